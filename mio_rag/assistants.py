@@ -20,7 +20,6 @@ from threading import Lock
 from typing import Annotated, Any
 from urllib.parse import unquote
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mio_rag import __version__
@@ -30,7 +29,7 @@ from mio_rag.errors import InputError, MioRagError, MissingExtraError, choose, r
 from mio_rag.filters import Filter
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.result import Selection
-from mio_rag.stores.base import StoreIndex, index_of
+from mio_rag.stores.base import StoreIndex
 from mio_rag.types import Line, Passage
 
 _LOG = logging.getLogger("mio_rag.assistants")
@@ -128,8 +127,7 @@ class Reply:
 class Assistants:
     """The tools, over one or several collections.
 
-    paths: as of `Collection`; of several, documents are named FOLDER/NAME, with as many folders above it as
-        tell the paths apart.
+    paths: as of `Collection`.
     allow_ask: the model of a further tool, ask_documents.
     where: only passages that meet it are there; see `mio_rag.filters`.
     options: of `Collection`.
@@ -143,13 +141,7 @@ class Assistants:
         where: Sequence[str] | str | None = None,
         **options: Any,
     ) -> None:
-        if not paths:
-            raise InputError("no path is given: name a folder of documents, an index or a store")
-        self._names = _names(paths)
-        self._parts = [Collection(path, **options) for path in paths]
-        if len(paths) > 1 and any(isinstance(one.index, StoreIndex) for one in self._parts):
-            raise InputError("a store goes alone: start a server for each")
-        self._options, self._where = options, Filter(where)
+        self._whole, self._where = Collection(paths, **options), Filter(where)
         self._lock, self._asking = Lock(), Lock()
         self._made: Collection | None = None
         self.model = allow_ask
@@ -158,38 +150,17 @@ class Assistants:
     def collection(self) -> Collection:
         """Return the documents as one collection, read again where files changed."""
         with self._lock:
-            changed = [bool(one.refresh()) for one in self._parts]
-            if self._made is None or any(changed):
-                self._made = self._parts[0] if len(self._parts) == 1 else self._joined()
+            if self._whole.refresh() or self._made is None:
+                self._made = self._whole
                 if self._where:
-                    self._made = self._of(replace(self._made.index.only(self._where), lacking=()))
+                    allowed = replace(self._whole.index.only(self._where), lacking=())
+                    self._made = Collection(allowed, policy=self._whole.policy)
             return self._made
-
-    def _of(self, index: CorpusIndex) -> Collection:
-        return Collection(index, policy=self._options.get("policy", "default"))
-
-    def _joined(self) -> Collection:
-        passages: list[Passage] = []
-        for name, one in zip(self._names, self._parts, strict=True):
-            passages += [
-                replace(each, id=f"{name}/{each.id}", source=f"{name}/{each.source or each.id}")
-                for each in one.index.passages
-            ]
-        indexes = [one.index for one in self._parts]
-        if len({index.embedder.fingerprint for index in indexes}) > 1:
-            raise InputError("the paths were indexed by different embedders: start a server for each")
-        vectors = np.concatenate([index.embeddings(range(len(index))) for index in indexes])
-        unread = tuple(
-            one._replace(source=f"{name}/{one.source}", path=f"{name}/{one.path}")
-            for name, index in zip(self._names, indexes, strict=True)
-            for one in index.unread
-        )
-        return self._of(replace(index_of(passages, vectors, indexes[0].embedder), unread=unread))
 
     @property
     def is_store(self) -> bool:
         """Whether the documents are in a store, which cannot list them."""
-        return isinstance(self._parts[0].index, StoreIndex)
+        return isinstance(self._whole.index, StoreIndex)
 
     def find_context(self, given: FindContext) -> Reply:
         """Choose passages."""
@@ -286,21 +257,6 @@ class Assistants:
 def _allowed(index: CorpusIndex) -> list[Passage]:
     """The passages that the filter of the server leaves."""
     return [one for k, one in enumerate(index.passages) if index.allowed is None or index.allowed[k]]
-
-
-def _names(paths: Sequence[str | Path]) -> list[str]:
-    """The end of each path that no other one has; `InputError` for a path that is named twice."""
-    parts = [Path(path).resolve().parts for path in paths]
-    if twice := [str(path) for path, own in zip(paths, parts, strict=True) if parts.count(own) > 1]:
-        raise InputError(f"{twice[0]} is named twice: name each path once")
-    found = []
-    for own in parts:
-        others = [one for one in parts if one != own]
-        length = next(
-            (k for k in range(1, len(own)) if all(one[-k:] != own[-k:] for one in others)), len(own)
-        )
-        found.append("/".join(own[-length:]).replace("//", "/"))
-    return found
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from mio_rag.ask import answer_from
 from mio_rag.context import RegexCounter, TokenCounter
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError
-from mio_rag.filters import Filter, Lacking
+from mio_rag.filters import Filter, Lacking, Unread
 from mio_rag.generation import Generator, as_generator, make_generator, reader_spec
 from mio_rag.generation.base import Streamed
 from mio_rag.policies.compose import compose
@@ -45,8 +45,8 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector, check_ids
 from mio_rag.session.loop import Session
-from mio_rag.sources import Building, Changes, Opened, open_source
-from mio_rag.stores.base import Store, StoreIndex
+from mio_rag.sources import Building, Changes, Opened, kind_of, open_source
+from mio_rag.stores.base import Store, StoreIndex, index_of
 from mio_rag.types import Answer, Passage, Question
 
 if TYPE_CHECKING:
@@ -159,7 +159,8 @@ class Collection:
 
     source: A folder or file of documents, a JSONL file of passages, an index, a question set, the URL of a
         store such as "qdrant://HOST/COLLECTION", or an object with `search`. What is not indexed is indexed
-        in the cache, and again when files changed; see `refresh`.
+        in the cache, and again when files changed; see `refresh`. Of a list of paths, documents are named
+        FOLDER/NAME, with as many folders above it as tell the paths apart.
     embedder: for what is not indexed yet, and of a store or an index, the one that made its vectors: a name,
         an object with ``encode(texts) -> array``, or a function of that kind.
     policy: what decides what is searched, read and answered.
@@ -170,7 +171,7 @@ class Collection:
 
     def __init__(
         self,
-        source: str | Path | Store | CorpusIndex,
+        source: str | Path | Store | CorpusIndex | Sequence[str | Path],
         *,
         embedder: str | Embedder = DEFAULTS.embedder,
         policy: str | Path | Policy = DEFAULTS.policy,
@@ -183,7 +184,18 @@ class Collection:
         self._building = Building(embedder) if isinstance(embedder, str) else None
         self._embedder = None if isinstance(embedder, str) else as_embedder(embedder)
         self.opened: Opened | None = None
-        if isinstance(source, CorpusIndex):
+        self._parts: list[tuple[str, Collection]] = []
+        if isinstance(source, (list, tuple)) and len(source) == 1:
+            source = source[0]
+        if isinstance(source, (list, tuple)):
+            folders = None if cache is None else Path(cache)
+            for name, one in zip(_names(source), source, strict=True):
+                own = folders and folders / str(len(self._parts))
+                made = Collection(one, embedder=embedder, policy=self.policy, cache=own)
+                self._parts.append((name, made))
+            self.source = ", ".join(map(str, source))
+            self.index = _joined(self._parts, self.source)
+        elif isinstance(source, CorpusIndex):
             self.source, self.index = source.name, source
         elif isinstance(source, (str, Path)):
             if isinstance(embedder, TfidfEmbedder):
@@ -194,7 +206,7 @@ class Collection:
         else:
             model = make_embedder(embedder) if isinstance(embedder, str) else as_embedder(embedder)
             self.source = type(source).__name__
-            self.index = StoreIndex.of(source, model, self.source)
+            self.index = StoreIndex.of(source, model, self.source)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         return f"<Collection: {self.source}, {len(self.index)} passages>"
@@ -202,10 +214,23 @@ class Collection:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know about the source, such as documents that changed."""
-        return () if self.opened is None else self.opened.notes
+        of_parts = (note for _, one in self._parts for note in one.notes)
+        return tuple(of_parts) if self.opened is None else self.opened.notes
 
     def refresh(self) -> Changes:
         """Read files again that changed, and return their names."""
+        if self._parts:
+            found: list[tuple[str, ...]] = [(), (), ()]
+            with self._lock:
+                for name, one in self._parts:
+                    each = one.refresh()
+                    files = (each.added, each.changed, each.removed)
+                    found = [
+                        (*old, *(name + file for file in new)) for old, new in zip(found, files, strict=True)
+                    ]
+                if any(found):
+                    self.index = _joined(self._parts, self.source)
+            return Changes(*found)
         if self.opened is None or self.opened.kind in ("index", "store"):
             return Changes()
         with self._lock:
@@ -355,6 +380,40 @@ class Collection:
             if spec not in self._models:
                 self._models[spec] = make_generator(spec)
             return self._models[spec]
+
+
+def _names(paths: Sequence[str | Path]) -> list[str]:
+    """What stands before the documents of each path: its end that no other one has."""
+    if not paths:
+        raise InputError("no path is given: name a folder of documents, an index or a store")
+    parts = [Path(path).resolve().parts for path in paths]
+    if twice := [str(path) for path, own in zip(paths, parts, strict=True) if parts.count(own) > 1]:
+        raise InputError(f"{twice[0]} is named twice: name each path once")
+    found = []
+    for path, own in zip(paths, parts, strict=True):
+        others = [one for one in parts if one != own]
+        lengths = range(1, len(own))
+        length = next((k for k in lengths if all(one[-k:] != own[-k:] for one in others)), len(own))
+        end = own[-length:-1] if kind_of(path) == "file" else own[-length:]  # a file names itself
+        found.append("/".join([*end, ""]).replace("//", "/"))
+    return found
+
+
+def _joined(parts: Sequence[tuple[str, Collection]], name: str) -> CorpusIndex:
+    """One index of several, whose documents have a name before theirs."""
+    passages, unread, indexes = list[Passage](), list[Unread](), [one.index for _, one in parts]
+    if any(isinstance(index, StoreIndex) for index in indexes):
+        raise InputError("a store goes alone: open each by itself")
+    if len({index.embedder.fingerprint for index in indexes}) > 1:
+        raise InputError("the paths were indexed by different embedders: open each by itself")
+    for (before, _), index in zip(parts, indexes, strict=True):
+        passages += [
+            replace(one, id=f"{before}{one.id}", source=f"{before}{one.source or one.id}")
+            for one in index.passages
+        ]
+        unread += [Unread(before + one.source, before + one.path, one.reason) for one in index.unread]
+    vectors = np.concatenate([index.embeddings(range(len(index))) for index in indexes])
+    return replace(index_of(passages, vectors, indexes[0].embedder, name), unread=tuple(unread))
 
 
 def _by_method(method: str | Order, chooser: Selector) -> Callable[..., Selection]:

@@ -3,9 +3,10 @@
     {"tenant": "a", "date": {">=": "2026-01-01"}, "source": "travel*"}      Python, JSON
     tenant=a   date>=2026-01-01   source=travel*   tag=in=x,y               command line
 
-All conditions must hold. Texts match as glob patterns. A passage without the key meets no condition on it but
-"!="; a note says how many documents are left out for that. A day, month or year as a bound is all of it:
-date<=2026 keeps what is from 2026.
+All conditions must hold. Texts match as glob patterns; a folder's name as a source stands for all below it. A
+passage without the key meets no condition on it but "!="; a note says how many documents, of those that meet
+the other conditions, are left out for that. A day, month or year as a bound is all of it: date<=2026 keeps
+what is from 2026.
 """
 
 from __future__ import annotations
@@ -43,15 +44,19 @@ class Condition(NamedTuple):
         if isinstance(found, (list, tuple, set, frozenset)):
             return (all if self.operator == "!=" else any)(self.holds(one) for one in found)
         if self.operator == "in":
-            return any(_equal(found, one) for one in self.value)
+            return any(self._same(found, one) for one in self.value)
         if self.operator in ("=", "!="):
-            return _equal(found, self.value) is (self.operator == "=")
+            return self._same(found, self.value) is (self.operator == "=")
         one, other = _comparable(found, self.value, self.key)
         if one is None:
             return False
         dated = isinstance(one, str) and not check_date(one) and not check_date(other)
         below, same = bool(one < other), bool(one.startswith(other) if dated else one == other)
         return {"<": below, "<=": below or same, ">": not (below or same), ">=": not below}[self.operator]
+
+    def _same(self, found: Any, wanted: Any) -> bool:
+        in_folder = self.key == "source" and isinstance(found, str) and isinstance(wanted, str)
+        return _equal(found, wanted) or (in_folder and fnmatchcase(found, f"{wanted.rstrip('/')}/*"))
 
 
 class Filter:
@@ -117,26 +122,26 @@ class Filter:
         """Return the same places, and the keys that some documents lack; errors as `rows`."""
         keys = dict.fromkeys(one.key for one in self.conditions)
         known: set[str] = set(KEYS)
-        documents: dict[str, None] = {}  # in order
-        having: dict[str, set[str]] = {key: set() for key in keys}
+        # Documents that meet the conditions on other keys, in order, and whether they have this one.
+        having: dict[str, dict[str, bool]] = {key: {} for key in keys}
         kept = []
         for i, passage in enumerate(passages):
             known.update(passage.metadata)
             document = passage.source or passage.id
-            documents[document] = None
             values = {key: value_of(passage, key) for key in keys}
+            failed = {one.key for one in self.conditions if not one.holds(values[one.key])}
             for key, value in values.items():
-                if value is not None:
-                    having[key].add(document)
-            if all(one.holds(values[one.key]) for one in self.conditions):
+                if failed <= {key}:
+                    having[key][document] = having[key].get(document, False) or value is not None
+            if not failed:
                 kept.append(i)
         if strange := sorted(keys.keys() - known):
             hint = choose(strange[0], sorted(known)[:_SHOWN])
             raise InputError([f"no passage has '{key}' to filter by: {hint}" for key in strange])
         leave_out = {one.key: None for one in self.conditions if not one.holds(None)}
-        without = {key: [name for name in documents if name not in having[key]] for key in leave_out}
+        without = {key: [name for name, has in having[key].items() if not has] for key in leave_out}
         lacking = tuple(
-            Lacking(key, len(names), len(documents), names=tuple(names[:_NAMED]))
+            Lacking(key, len(names), len(having[key]), names=tuple(names[:_NAMED]))
             for key, names in without.items()
             if names
         )
@@ -149,7 +154,7 @@ class Filter:
         for key, operator, value in self.conditions:
             if key != "source" or operator != "=" or not isinstance(value, str):
                 continue
-            if any(_equal(name, value) for name in known):
+            if any(Condition(key, operator, value).holds(name) for name in known):
                 continue
             name = value.removesuffix("*").strip("/")
             if any(one.endswith(f"/{name}") for one in known):

@@ -369,6 +369,10 @@ def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
         (tmp_path / name / "docs" / "leave.md").write_text(f"# Leave\n\nThere are {days} days of leave.\n")
     paths = [tmp_path / "north" / "docs", tmp_path / "south" / "docs"]
     both = Assistants(paths)
+    with pytest.raises(InputError, match=r"no passage of '.*north/docs, .*south/docs' meets the filter"):
+        both.find_context(FindContext(question=QUESTION, source="west"))
+    (part,) = both.find_context(FindContext(question=QUESTION, source="north")).data["parts"]
+    assert part["source"] == "north/docs/leave.md"
     names = [one["source"] for one in both.list_documents(ListDocuments()).data["documents"]]
     assert names == ["north/docs/leave.md", "south/docs/leave.md"]
     assert "forty" in both.read_document(ReadDocument(source=names[1])).text

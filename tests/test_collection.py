@@ -364,6 +364,23 @@ class TestCollection:
             call(docs)
 
 
+def test_paths_are_one_collection_that_follows_its_files(tmp_path: Path) -> None:
+    for name, days in (("north", "thirty"), ("south", "forty")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "leave.md").write_text(f"# Leave\n\nThere are {days} days of leave.\n")
+    files = Collection([tmp_path / "north" / "leave.md", tmp_path / "south" / "leave.md"])
+    assert {one.source for one in files.index.passages} == {"north/leave.md", "south/leave.md"}
+    both = Collection([tmp_path / "north", str(tmp_path / "south")])
+    assert both.select("How many days of leave?", where="source=south").parts[0]["source"] == "south/leave.md"
+    (tmp_path / "south" / "desk.md").write_text("# Desks\n\nDesks are booked by the day.\n")
+    assert both.refresh().added == ("south/desk.md",)
+    assert "booked by the day" in both.select("How are desks booked?").context
+    assert not both.refresh()
+    assert len(Collection([tmp_path / "north"]).index) == 1
+    with pytest.raises(InputError, match="no path is given"):
+        Collection([])
+
+
 def test_documents_that_a_filter_leaves_out_for_lack_of_its_key_are_named() -> None:
     given = [{"text": "a b c", "tenant": "a"}, {"text": "d e"}]
     (note,) = select("who?", given, scores=[0.9, 0.8], where={"tenant": "a"}, **RAW).notes

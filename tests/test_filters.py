@@ -24,6 +24,9 @@ PASSAGES = (
         (None, "abcd"),
         ({"tenant": "a"}, "a"),
         ({"source": "hr/*"}, "bc"),
+        ({"source": "hr"}, "bc"),
+        ({"source": {"in": ["hr/", "travel.md"]}}, "abc"),
+        ("source!=hr", "ad"),
         ({"type": "md"}, "ac"),
         ({"date": {">=": "2026-01-01"}}, "ad"),
         ({"date": {"<": "2026-01-01"}}, "b"),
@@ -52,6 +55,12 @@ PASSAGES = (
 )
 def test_what_is_kept(where: Any, kept: str) -> None:
     assert "".join(PASSAGES[i].id for i in Filter(where).rows(PASSAGES)) == kept
+
+
+def test_lacking_documents_are_counted_among_those_that_meet_the_other_conditions() -> None:
+    (one,) = Filter(["size>=1", "source=*"]).applied(PASSAGES)[1]
+    assert (one.key, one.names, one.of) == ("size", ("travel.md",), 3)
+    assert Filter(["size>=1", "source=hr"]).applied(PASSAGES)[1] == ()
 
 
 def test_both_filters_hold_together() -> None:

@@ -232,6 +232,8 @@ def ask(
     if output.as_json:
         output.json(told if cache is None else {**told, "cached": None})
     else:
+        if spec == "extractive" and not call.model:
+            output.say("No --model is named: the answer is a span, quoted by its words (extract).")
         _print_answer(call, told, selection, outcome, rate, show_context)
     if not told["answer"]:
         raise typer.Exit(3)

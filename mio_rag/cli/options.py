@@ -194,7 +194,10 @@ class Call:
             if len(found.left_out) > 5:
                 self.output.say(f"not read  {len(found.left_out) - 5} more: mio-rag index {path} lists them")
         self.output.say(*(f"note: {note}" for note in found.notes))
-        return replace(found, loaded=found.index.only(self.where)) if self.where else found
+        if self.where:
+            found = replace(found, loaded=found.index.only(self.where))
+            self.output.say(*(f"note: {one}" for one in found.index.lacking))
+        return found
 
     def data(self, path: str | None = None, questions: str | None = None) -> tuple[Dataset, CorpusIndex]:
         """Return questions with the passages that they are asked of, and the index of these."""

@@ -20,6 +20,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
@@ -311,23 +312,24 @@ def _documents(
         if path is None:
             raise
         raise DataError([f"'{folder}' has {path.name}, but {_NO_PASSAGES}", *error.problems]) from error
-    if path is None:
-        return found
-    # What describes a set of questions, or quotes them in a report, is not what they are asked of.
+    # A report quotes questions: it is not what they are asked of. Whether there are questions changes nothing
+    # else, so that every command reads the same documents.
     sources = sorted({passage.source for passage in found.passages})
-    about = {one: "it describes the questions beside it" for one in sources if _README.fullmatch(one)}
-    reports = [one for one in sources if one.endswith((".html", ".json"))]
-    own = [one for one in reports if (folder / one).with_name("run.json").is_file()]
-    reasons = about | dict.fromkeys(own, "mio-rag wrote it about these questions")
-    passages = tuple(passage for passage in found.passages if passage.source not in reasons)
-    if not passages:
-        raise DataError(
-            f"'{folder}' has {path.name}, but {_NO_PASSAGES}; {next(iter(reasons))} is not one of them"
-        )
-    left_out = [one for one in found.left_out if one.path != path.name]
-    left_out += [LeftOut(one, reason) for one, reason in reasons.items()]
-    asked = _numbered(_lines(path, _question)) if with_questions else ()
+    own = {one for one in sources if one.endswith((".html", ".json")) and _is_report(folder / one)}
+    passages = tuple(passage for passage in found.passages if passage.source not in own)
+    if path is not None and all(_README.fullmatch(passage.source) for passage in passages):
+        raise DataError(f"'{folder}' has {path.name}, but {_NO_PASSAGES}")
+    left_out = [one for one in found.left_out if path is None or one.path != path.name]
+    left_out += [LeftOut(one, "mio-rag wrote it: a report") for one in sorted(own)]
+    asked = _numbered(_lines(path, _question)) if path is not None and with_questions else ()
     return Dataset(found.name, passages, asked, left_out=tuple(left_out))
+
+
+def _is_report(file: Path) -> bool:
+    """Whether a run of `mio-rag evaluate` wrote a file."""
+    with suppress(OSError):
+        return '"data_sha256"' in file.with_name("run.json").read_text(encoding="utf-8", errors="replace")
+    return False
 
 
 def _find(folder: Path, stem: str) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_questions, questions_of, source_name
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import InputError
+from mio_rag.errors import InputError, Notice
 from mio_rag.evaluation.contenders import DEFAULT_METHODS
 from mio_rag.evaluation.harness import EvaluationSettings, Report, evaluate_and_report
 from mio_rag.evaluation.harness import evaluate as run
@@ -96,10 +97,13 @@ def evaluate(
         reader = make_generator(model) if isinstance(model, str) else model
         if isinstance(model, str) and reader is not None:
             stack.callback(reader.close)
+        index = index.only(kept)
+        for one in index.lacking:
+            warnings.warn(str(one), Notice, stacklevel=2)
         if out is not None:
-            return evaluate_and_report(dataset, index.only(kept), reader, settings, out)
+            return evaluate_and_report(dataset, index, reader, settings, out)
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        return replace(run(dataset, index.only(kept), reader, settings, folder), folder=None)
+        return replace(run(dataset, index, reader, settings, folder), folder=None)
 
 
 def _opened(

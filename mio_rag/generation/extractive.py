@@ -325,7 +325,7 @@ class Reading:
         return whole + 0.5 * math.fsum([self.idf[w] for w in asked & (title - own)])
 
     def cell(self, k: int) -> str:
-        """Of a row of a table, the cell below words of the question; the row where there is none."""
+        """Of a row of a table, the cell below words of the question; of several, each with its header."""
         cells, header = self.sentences[k].text.split(" | "), self.headers.get(k, [])
 
         def held(text: str) -> float:
@@ -335,7 +335,11 @@ class Reading:
         asked = {n: held(header[n]) for n in open_ if n < len(header)}
         best = max(asked.values(), default=0.0)
         told = [n for n in open_ if asked.get(n) == best] if best else open_
-        return cells[told[0]].strip() if len(told) == 1 else self.sentences[k].text
+        if len(told) == 1:
+            return cells[told[0]].strip()
+        if len(header) < len(cells):
+            return self.sentences[k].text
+        return "; ".join(f"{header[n].strip()}: {cells[n].strip()}" for n in told)
 
     def covered(self, k: int, asked: set[str]) -> float:
         """Share of the idf of `asked` that sentence k and its title hold, in [0, 1]; 1 if none is asked."""

@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import IndexFormatError, InputError, Notice, require
+from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.filters import Filter, Lacking, Unread
 from mio_rag.retrieval.cached import CachedEmbedder, Progress
 from mio_rag.retrieval.embedders import GIVEN, Embedder, as_embedder, make_embedder
@@ -215,8 +214,8 @@ class CorpusIndex:
         """Return the index for questions that may be answered from some passages alone.
 
         where: see `mio_rag.filters`. What an index was restricted to before stays so, and what lies outside
-            is not looked at. Documents that lack a key are counted in `lacking`, and in a `Notice`. Of unread
-            files only those stay whose names meet it.
+            is not looked at. Documents that lack a key are counted in `lacking`. Of unread files only those
+            stay whose names meet it.
 
         Raises `InputError` for a condition that is none, a key that no passage has, or if no passage meets
         all.
@@ -232,8 +231,6 @@ class CorpusIndex:
             advice = conditions.advice(self.passages[k].source for k in among.tolist())
             raise InputError(f"no passage of '{self.name}' meets the filter: {advice}")
         allowed.flags.writeable = False
-        for one in lacking:
-            warnings.warn(str(one), Notice, stacklevel=2)
         unread = tuple(
             one for one in self.unread if conditions.holds(Passage(one.path, one.path, source=one.source))
         )

@@ -135,7 +135,7 @@ def test_files_that_could_not_be_read_are_named_where_the_others_do_not_answer(
         assert "unread_files" not in [one["code"] for one in known]
     assert "could not be read" in call("ask", bread).stderr
     assert "could not be read" not in call("ask", bread, "--where", "source=*.md").stderr
-    for wrong, meant in (("hr", "hr/*"), ("hrr/*", "hr/*"), ("leave.md", "*/leave.md")):
+    for wrong, meant in (("hrr", "hr/*"), ("hrr/*", "hr/*"), ("leave.md", "*/leave.md")):
         done = call("select", bread, "--where", f"source={wrong}")
         assert done.returncode == 2
         assert f"meets the filter: did you mean source={meant}?" in done.stderr

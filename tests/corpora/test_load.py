@@ -97,21 +97,18 @@ def test_documents_with_questions_beside_them_are_a_set(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("A question about rivers.", encoding="utf-8")
     (tmp_path / "table.csv").write_text("a,b", encoding="utf-8")
     (tmp_path / "evaluation").mkdir()
-    (tmp_path / "evaluation" / "run.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "evaluation" / "run.json").write_text('{"data_sha256": ""}', encoding="utf-8")
     (tmp_path / "evaluation" / "report.html").write_text("<p>652 kilometres</p>", encoding="utf-8")
     alone = {one.source for one in load_dataset(tmp_path).passages}
-    assert alone == {
-        "README.md", "evaluation/report.html", "evaluation/run.json", "rivers/po.txt", "table.csv",
-    }  # fmt: skip
+    assert alone == {"README.md", "rivers/po.txt", "table.csv"}
     asked = {"id": "q", "question": "How long is the Po?", "gold_sources": ["rivers/po.txt"]}
     write(tmp_path, "questions.jsonl", [asked])
     data = load_dataset(tmp_path)
-    assert {one.source for one in data.passages} == {"rivers/po.txt", "table.csv"}
+    assert {one.source for one in data.passages} == alone
     assert data.questions == (Question("q", "How long is the Po?", gold_sources=("rivers/po.txt",)),)
     assert {one.path: one.reason for one in data.left_out} == {
-        "README.md": "it describes the questions beside it",
-        "evaluation/report.html": "mio-rag wrote it about these questions",
-        "evaluation/run.json": "mio-rag wrote it about these questions",
+        "evaluation/report.html": "mio-rag wrote it: a report",
+        "evaluation/run.json": "mio-rag wrote it: a report",
     }
     write(tmp_path, "questions.jsonl", [{**asked, "gold_sources": ["po.txt"]}])
     with pytest.raises(

@@ -60,7 +60,7 @@ TABLE = (
     [
         ("What is the penalty per late parcel to the Nordics?", "EUR 6.00"),
         ("What is the latest pickup for Iberia?", "17:30"),
-        ("What holds for the Nordics?", "Nordics | 18:00 | EUR 6.00"),
+        ("What holds for the Nordics?", "Latest pickup: 18:00; Penalty per late parcel: EUR 6.00"),
     ],
 )
 def test_of_a_table_the_cell_below_the_words_that_are_asked_for(question: str, expected: str) -> None:
