@@ -57,8 +57,8 @@ PRESETS: Mapping[str, str] = {
 }
 
 #: Settings that name a file. Relative names are relative to the folder of the policy's own file.
-FILES = (("order", "file"), ("depth", "file"), ("depth", "tiers"), ("search", "state"), ("price", "state"),
-         ("repeat", "calibration"), ("repeat", "process"))  # fmt: skip
+FILES = (("order", "file"), ("depth", "file"), ("depth", "tiers"), ("search", "state"), ("search", "graph"),
+         ("price", "state"), ("repeat", "calibration"), ("repeat", "process"))  # fmt: skip
 #: Settings of the program that may be files, and of answers; named as in `FILES`.
 PROGRAM_FILES = ("relevance_model", "uncertainty", "passage_radii")
 LOCATED = (*FILES, ("order", "model"), ("answers", "refusal"), ("answers", "cache"))
@@ -95,9 +95,34 @@ def _known_process(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def _known_bandit(value: dict[str, Any]) -> dict[str, Any]:
+    from mio_rag.learning.bandit import BanditSettings
+
+    if own := [name for name in ("token_price", "seed") if name in value]:
+        raise InputError(f"{', '.join(own)}: a bandit has the policy's own; leave it out")
+    BanditSettings(**value)
+    return value
+
+
+def _known_training(value: dict[str, Any]) -> dict[str, Any]:
+    from mio_rag.learning.router import FitSettings
+
+    FitSettings(**value)
+    return value
+
+
+def _known_tiers(value: str | tuple[Any, ...] | None) -> str | tuple[Any, ...] | None:
+    if value is None or isinstance(value, str):
+        return value
+    from mio_rag.session.tiers import Tier, tiers_of
+
+    return tiers_of([one.to_dict() if isinstance(one, Tier) else one for one in value], "tiers")
+
+
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Tiers = Annotated[str | tuple[Any, ...] | None, AfterValidator(_known_tiers)]
 Temperature = Annotated[float, Field(ge=0, le=2)]
 Strategies = Annotated[
     tuple[str, ...],
@@ -219,6 +244,9 @@ class _Search(_Variant):
     """What ranks the candidates."""
     link_hops: Annotated[int, Field(ge=0, le=3)] | None = None
     """Links in a row that are followed out of the candidates; by default 1 where the index has links."""
+    graph: str | None = None
+    """CSV file of your own graph for the strategy grounded: the columns name, neighbour and, if links differ,
+    weight. By default the evidence links of the index."""
     rerank: tuple[str, ...] = ()
     """Re-rankers: maxsim, cross-encoder:ID_OR_PATH or yes-no:MODEL. Rankings use their scores, and so do
     relevance models that were fitted with them."""
@@ -249,12 +277,15 @@ class BanditSearch(_Search):
     by: Literal["bandit"] = "bandit"
     state: str
     """SQLite file of what it has learned."""
+    bandit: Annotated[dict[str, Any], AfterValidator(_known_bandit)] = Field(default_factory=dict)
+    """How it learns and chooses: settings of `mio_rag.learning.bandit.BanditSettings`."""
 
     @model_validator(mode="after")
     def _has_a_choice(self) -> Self:
         problems = []
-        if "raw" not in self.strategies:
-            problems.append("a bandit adds to the search for the question itself: name raw, too")
+        always = self.bandit.get("base", ("raw",))
+        if missing := [name for name in always if name not in self.strategies]:
+            problems.append(f"a bandit adds to what always runs: name {', '.join(missing)}, too")
         if len(self.strategies) < 2:
             problems.append("a bandit needs strategies to choose among, besides raw")
         if problems:
@@ -278,8 +309,10 @@ class TierDepth(_Depth):
     by: Literal["tier"] = "tier"
     tier: str
     """Name of the tier."""
-    tiers: str | None = None
-    """TOML file of tiers; by default the published ones."""
+    tiers: Tiers = None
+    """Tiers, or their TOML file; by default the published ones."""
+    compress: Literal["sentences", "program", "none"] | None = None
+    """Instead of the tiers' own way to shorten passages; none: whole, however long."""
 
 
 class RouterDepth(_Depth):
@@ -292,6 +325,14 @@ class RouterDepth(_Depth):
     """SHA-256 of the file; another content is refused."""
     unsure: Literal["stay", "up"] = "stay"
     """Where several tiers are plausible: stay, or go one tier up."""
+    correct: bool = True
+    """Whether more is read where the search is weak, if the router has learned when that is so."""
+    compress: Literal["sentences", "program", "none"] | None = None
+    """Instead of the tiers' own way to shorten passages; none: whole, however long."""
+    tiers: Tiers = None
+    """Tiers that it chooses among, or their TOML file. [those of its file]"""
+    training: Annotated[dict[str, Any], AfterValidator(_known_training)] = Field(default_factory=dict)
+    """How `policy fit router` trains it: settings of `mio_rag.learning.router.FitSettings`."""
 
 
 class _Selection(_Variant):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mio_rag.session.workflow import Workflow
 
 T = TypeVar("T")
+_WHOLE = 10**6  # characters or tokens: all passages of a tier
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,7 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
     from mio_rag.learning.planner import read_planner
     from mio_rag.learning.router_model import read_router
     from mio_rag.relevance.complete import read
+    from mio_rag.session.search import Names
     from mio_rag.session.tiers import PUBLISHED, read_tiers
     from mio_rag.session.workflow import find_workflow
 
@@ -112,8 +114,9 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
     hashed(order.file, order.sha256)
     hashed(depth.file, depth.sha256)
     program = policy.selection.files.values() if policy.selection.by == "program" else ()
-    process = policy.repeat.process
-    for file in (depth.tiers, calibration, process if isinstance(process, str) else None, *program):
+    ladder = depth.tiers if isinstance(depth.tiers, str) else None
+    process = policy.repeat.process if isinstance(policy.repeat.process, str) else None
+    for file in (ladder, calibration, process, search.graph, *program):
         hashed(file)
     for model in policy.models.values():
         if model.sha256 is not None and (model.spec or "").startswith("gguf:"):
@@ -132,18 +135,30 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
         workflow = opened(lambda: find_workflow(order.workflow), "order")
         workflows = () if workflow is None else (workflow,)
     problems += _model_problems(policy, workflows)
+    every: tuple[Tier, ...] | None = depth.tiers if ladder is None else None
+    if ladder is not None:
+        every = opened(lambda: read_tiers(Path(ladder)), "depth") or ()
     tiers: tuple[Tier, ...] = ()
     if depth.by == "router":
         router = opened(lambda: read_router(depth.file), "depth")
         if router is not None:
             tiers, embedders["router"] = router.tiers, router.embedder
+            if every and every != tiers:
+                problems.append(
+                    f"depth: '{depth.file}' was trained on other tiers than the policy names: train it with "
+                    "`mio-rag policy fit router --policy` and this policy"
+                )
     elif depth.by == "tier":
-        given = depth.tiers
-        every = PUBLISHED if given is None else opened(lambda: read_tiers(Path(given)), "depth") or ()
+        every = PUBLISHED if every is None else every
         tiers = tuple(tier for tier in every if tier.name == depth.tier)
         if every and not tiers:
             meant = choose(depth.tier, [tier.name for tier in every])
             problems.append(f"depth: tier = {depth.tier!r} is unknown: {meant}")
+    if depth.compress is not None:
+        size = {"context": _WHOLE} if depth.compress == "none" else {}
+        tiers = tuple(tier.replace(compress=depth.compress, **size) for tier in tiers)
+    if search.graph is not None:
+        opened(lambda: Names.of_graph(search.graph), "search")
     problems += _tier_problems(policy, tiers)
     completeness = None if calibration is None else opened(lambda: read(calibration), "repeat")
     if search.by == "bandit" and Path(search.state).is_file():

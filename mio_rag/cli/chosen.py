@@ -161,7 +161,8 @@ class Chosen:
         if policy.depth.by != "price":
             price = self.token_price if "price.token" in given else TOKEN_PRICE
             file = policy.depth.file
-            tiers = PUBLISHED if policy.depth.tiers is None else read_tiers(Path(policy.depth.tiers))
+            ladder = policy.depth.tiers
+            tiers = read_tiers(Path(ladder)) if isinstance(ladder, str) else ladder or PUBLISHED
             routing = RouterSettings(
                 tiers=tiers, router=file, token_price=price, unsure=policy.depth.unsure or "stay"
             )
@@ -174,11 +175,14 @@ class Chosen:
                 "sha256": sha256(content).hexdigest(),
             }  # fmt: skip
         if policy.search.by == "bandit":
-            kinds["strategies"] = {"state": policy.search.state}
+            kinds["strategies"] = {"state": policy.search.state, "bandit": dict(policy.search.bandit)}
             if policy.search.strategies != ("raw",):
                 kinds["strategies"]["possible"] = policy.search.strategies
             if "price.token" in given:
-                kinds["strategies"]["bandit"] = {"token_price": self.token_price}
+                kinds["strategies"]["bandit"]["token_price"] = self.token_price
+        if policy.search.graph is not None:
+            writing = {"writing": {"graph": policy.search.graph}}
+            kinds["strategies"] = {**kinds.get("strategies", {}), "search": writing}
         ends = Limits(steps=steps, tokens=limits.max_total_tokens, seconds=limits.timeout)
         return ControlSettings(model=model, limits=ends, kinds=kinds)
 

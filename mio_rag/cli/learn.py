@@ -37,7 +37,7 @@ from mio_rag.retrieval.index import CorpusIndex, is_index
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Limits, Models
 from mio_rag.session.loop import Session
-from mio_rag.session.tiers import PUBLISHED, read_tiers
+from mio_rag.session.tiers import PUBLISHED, Tier, read_tiers
 from mio_rag.session.trace import read_traces
 from mio_rag.session.workflow import (
     NAMED,
@@ -52,16 +52,16 @@ from mio_rag.storage import make_parent, write_atomically
 # -- router -----------------------------------------------------------------------------------------------
 
 
-@o.command("paths questions out model set embedder limit seed json", app=fit_app, name="router")
+@o.command("paths questions out model policy set embedder limit seed json", app=fit_app, name="router")
 def fit_router(
     call: o.Call,
-    tiers: Annotated[Path | None, "TOML file of tiers. [default: the three published ones]"] = None,
+    tiers: Annotated[Path | None, "TOML file of tiers. [default: the policy's, or the published]"] = None,
     by: Annotated[str, "answers: exact match, or F1 of .6; evidence: all gold is read."] = "answers",
     unanswered: Annotated[str, "Label where no tier answers: published, cheapest or dearest."] = "published",
-    kind: Annotated[str, "logistic, utility, or mlp (as published)."] = "logistic",
-    features: Annotated[str, "What it goes by: question+search, or question."] = "question+search",
+    kind: Annotated[str | None, "logistic (default), utility, or mlp (as published)."] = None,
+    features: Annotated[str | None, "What it goes by: question+search (default), or question."] = None,
     price: Annotated[float, "Price of a token, for figures of the kind utility."] = 0.0005,
-    confidence: Annotated[float, "How often the plausible tiers hold the right one."] = 0.9,
+    confidence: Annotated[float | None, "How often the plausible tiers hold the right one. [0.9]"] = None,
     correct_rate: Annotated[
         float | None, "Share of searches to call weak, and to read 5 passages more."
     ] = None,
@@ -71,17 +71,20 @@ def fit_router(
 
     Every tier is tried on every question, and a router is trained. Outcomes are written next to OUT
     (.parquet); give such tables as PATH to train again without asking. An OUT that ends in .parquet is the
-    table alone. Use the router with --set depth.file=FILE.
+    table alone. Use the router with --set depth.file=FILE. Tiers and training are those of a --policy that
+    has a router, where no option says otherwise.
     """
     out, output = call.out, call.output
     output.kept = kept_rows(out.with_suffix(".run"), "run the same command to go on")
     tables = [Path(one) for one in call.paths if one.endswith(".parquet")]
-    of_fit: dict[str, Any] = {"kind": kind, "features": features}
+    of_fit: dict[str, Any] = {
+        "kind": kind, "features": features, "confidence": confidence, "correct_rate": correct_rate,
+        "correct_below": correct_below,
+    }  # fmt: skip
+    given = {name: value for name, value in of_fit.items() if value is not None}
+    usual = {"kind": "logistic", "features": "question+search", "seed": call.seed}
     _, settings, *_ = call.check(
-        lambda: FitSettings(
-            **of_fit, seed=call.seed, confidence=confidence,
-            correct_rate=correct_rate, correct_below=correct_below,
-        ),
+        lambda: FitSettings(**{**usual, **(call.chosen().policy.depth.training or {}), **given}),
         lambda: o.check_ending("--out", out, ".safetensors", ".parquet"),
         lambda: o.at_least(price=(price, 0)),
     )  # fmt: skip
@@ -106,6 +109,11 @@ def fit_router(
     output.result({"out": str(out), **told, **router_json(made)}, *lines, *router_lines(made), str(out))
 
 
+def tiers_given(tiers: Any) -> tuple[Tier, ...]:
+    """Return tiers as a policy names them: by themselves, or by their file; by default the published ones."""
+    return read_tiers(Path(tiers)) if isinstance(tiers, str) else tiers or PUBLISHED
+
+
 def _labels(call: o.Call, tiers: Path | None, by: Any, unanswered: Any) -> tuple[Path, Any]:
     """Try every tier on every question, and write the table of outcomes."""
     if len(call.paths) != 1:
@@ -114,7 +122,7 @@ def _labels(call: o.Call, tiers: Path | None, by: Any, unanswered: Any) -> tuple
         raise InputError("labels by answers need a model: give --model, or --by evidence")
     spec = None if call.model is None else reader_spec(call.model)
     chosen, ladder, *_ = call.check(
-        lambda: PUBLISHED if tiers is None else read_tiers(tiers),
+        lambda: read_tiers(tiers) if tiers is not None else tiers_given(call.chosen().policy.depth.tiers),
         lambda: None if spec is None else check_generator(spec),
     )
     settings = LabelSettings(

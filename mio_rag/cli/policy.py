@@ -174,7 +174,7 @@ def policy_replay(
     every: Annotated[bool, o.opt("With outcomes: also questions that training has seen.", "--all")] = False,
     question: Annotated[str | None, "Show the traces of this question (id or text) in full."] = None,
     bandit: Annotated[str, "Of a bandit: linucb, thompson, epsilon-greedy or uniform."] = "linucb",
-    rule: Annotated[str, "Of a bandit: program, or margin, the published rule."] = "program",
+    rule: Annotated[str, "Of a bandit: program, or threshold, the published rule."] = "program",
     price: Annotated[float | None, "Of a bandit: price of a token. [that of the log]"] = None,
     width: Annotated[float | None, "Of a bandit: width of the upper confidence. [that of the log]"] = None,
 ) -> None:
@@ -186,8 +186,10 @@ def policy_replay(
     if path.suffix == ".sqlite":
         given: dict[str, Any] = {"policy": bandit, "rule": rule, "alpha": width, "token_price": price}
         changes = {key: value for key, value in given.items() if value is not None}
-        found = bandit_report.replay(path, bandit_report.settings_of(path).replace(**changes))
-        call.output.result(asdict(found), *_replay_lines(found))
+        settings = bandit_report.settings_of(path).replace(**changes)
+        found, known = bandit_report.replay(path, settings), bandit_report.hindsight(path, settings)
+        told = {**asdict(found), "hindsight": known and asdict(known)}
+        call.output.result(told, *_replay_lines(found), *(_hindsight_lines(known) if known else ()))
     elif (path / "outcomes.parquet").is_file():
         _replay_outcomes(call, path, planner, prices, every)
     else:
@@ -292,16 +294,20 @@ def state_recalibrate(
     state: State,
     window_days: Annotated[float, "Days to learn from."] = 30.0,
     holdout: Annotated[float, "Share of them, the last ones, to compare on."] = 0.2,
+    dry_run: Annotated[bool, "Only compare: change nothing."] = False,
 ) -> None:
     """Fit the models on the last days alone.
 
-    They take over if they are not worse on later questions.
+    They take over if they are not worse on later questions. At least 50 questions are needed, and 20 to
+    compare on.
     """
     settings = bandit_report.settings_of(state).replace(window_days=window_days, holdout=holdout)
-    found = bandit_report.recalibrate(state, settings)
+    found = bandit_report.recalibrate(state, settings, dry_run=dry_run)
     verdict = "the new models take over" if found.deployed else "the old models stay"
+    if dry_run:
+        verdict = f"nothing is changed; without --dry-run {verdict}"
     call.output.result(
-        asdict(found),
+        {**asdict(found), "dry_run": dry_run},
         f"{found.window} questions to learn from, {found.holdout} later ones to compare on (strategies ran "
         f"on {found.compared} of them): squared error {found.loss:.5f} in use, {found.new_loss:.5f} new; "
         f"difference in [{found.low:+.5f}, {found.high:+.5f}]: {verdict}",
@@ -440,6 +446,18 @@ def _state_lines(found: Mapping[str, Any]) -> Iterator[Any]:
     for kind, names in found["probation"].items():
         yield f"on probation for {kind} questions: {', '.join(names)}"
     yield from found["insights"]
+
+
+def _hindsight_lines(found: bandit_report.Hindsight) -> Iterator[str]:
+    """The regret on questions on which all strategies ran, and how it grew."""
+    n = found.questions
+    yield (
+        f"in hindsight, on {n} questions on which all ran: {found.worth:+.4f} a question; always "
+        f"{'+'.join(found.best)} {found.best_worth:+.4f}; the best of each {found.oracle:+.4f}"
+    )
+    marks = sorted({max(1, n * part // 5) for part in range(1, 6)})
+    curve = ", ".join(f"{found.regret[mark - 1]:.3f} after {mark}" for mark in marks)
+    yield f"regret to the best for all: {curve}"
 
 
 def _replay_lines(found: bandit_report.Replay) -> Iterator[Any]:

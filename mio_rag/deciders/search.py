@@ -48,6 +48,8 @@ class Search:
         if state.parent is None:
             told = {"id": choice.id, "strategies": list(choice.strategies), "why": choice.why, **choice.about}
             about = {"search": told}
+            if choice.weights:
+                settings["weights"] = dict(choice.weights)
             if self.chooser.learns:
                 settings["alone"] = sets_to_compare(choice.strategies, choice.base)
         return replace(action, settings={**action.settings, **settings}, about={**action.about, **about})

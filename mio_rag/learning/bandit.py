@@ -9,7 +9,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -45,17 +45,28 @@ class BanditSettings(Settings):
 
     policy: Literal["linucb", "thompson", "epsilon-greedy", "uniform"] = "linucb"
     """[linucb]"""
-    rule: Literal["program", "margin"] = "program"
-    """program: the set of largest estimated value less overlap and cost. margin: every strategy whose score
-    lies within `margin` of the best, as a share of the spread of the scores [score >= .1 * best]."""
-    margin: Share = 0.1
+    rule: Literal["program", "threshold"] = "program"
+    """program: the set of largest estimated value less overlap and cost. threshold: every strategy whose
+    score is at least `threshold` times the best. [threshold]"""
+    threshold: Share = 0.1
     """[.1]"""
+    reward: Literal["program", "found"] = "program"
+    """program: what the best selection gains by what a strategy found. found: the share of what was read that
+    it found; a rating counts in full for all that ran, and slowness is a penalty. [found]"""
+    slow_seconds: Positive = 5.0
+    """With found: seconds of a strategy that take 1 off its reward. [5]"""
+    slow_most: Share = 0.2
+    """With found: the most that slowness takes off. [.2]"""
+    weighted: bool = False
+    """Merge the rankings with what each strategy is expected to bring as its weight. [yes]"""
     base: Base = ("raw",)
     """Strategies that always run; contributions are measured against them. [none]"""
     dimensions: Annotated[int, Field(ge=32, le=512)] = 64
     """Length of the context. [64]"""
     alpha: NotNegative = 0.1
-    """Width of the upper confidence, in standard deviations of the reward. [1, in units of reward]"""
+    """Width of the upper confidence. [1]"""
+    alpha_unit: Literal["deviation", "reward"] = "deviation"
+    """Of the width: the standard deviation of the reward, or the reward itself. [reward]"""
     ridge: Positive = 0.3
     """Penalty of what words show. [1]"""
     ridge_embedding: Positive = 100.0
@@ -81,14 +92,18 @@ class BanditSettings(Settings):
     """What a rating adds to the rewards of those who found what was read, or takes from them. [.3, of all]"""
     prune_after: Annotated[int, Field(ge=2, le=10**9)] = 50
     """Questions of a type after which a strategy may be pruned there. [50, everywhere]"""
+    prune_by: Literal["type", "all"] = "type"
+    """Whether a strategy is judged on each type of question or on all together. [all]"""
+    prune_below: Annotated[float, Field(ge=-1, le=1)] = 0.0
+    """Net reward below which a strategy is not worth its cost. [.05, which the design leaves open]"""
     prune_confidence: NotNegative = 2.0
-    """Standard errors below 0 at which its net contribution is clearly negative. [none]"""
-    retrial: Annotated[float, Field(ge=1e-12, le=1 - 1e-12)] = 0.05
+    """Standard errors by which it must lie below. [0]"""
+    retrial: Annotated[float, Field(ge=0, le=1 - 1e-12)] = 0.05
     """Probability that a pruned strategy runs when exploring. [0]"""
     change_tolerance: NotNegative = 0.25
     """Of the Page-Hinkley tests on the rewards and on the value of what always runs, in deviations. [none]"""
     change_threshold: Positive = 20.0
-    """Sum of deviations at which these tests report a change. [none]"""
+    """Sum of deviations at which these tests report a change. [1e12: none]"""
     forget: Share = 0.1
     """Share of what was learned that is kept when a change is found. [1]"""
     window_days: Positive = 30.0
@@ -322,21 +337,17 @@ _SETTLED = 20  # questions after which the deviation of what always runs is know
 _FADED = 50  # changes whose effect on earlier questions is known: before these next to nothing is left
 _HALF = 0.99  # weight of earlier questions after one more, in the entropy of choices
 _TALLIED = ("ran", "explored", "added", "own", "reward", "tokens", "seconds", "rated")
-_FORM = 7  # of snapshots: those of another form are replayed from the events
+_FORM = 8  # of snapshots: those of another form are replayed from the events
 #: Settings that the replay depends on; with others only the choices change.
 _SHAPING = (
     "dimensions", "ridge", "ridge_embedding", "feedback", "change_tolerance", "change_threshold", "forget",
+    "reward", "slow_seconds", "slow_most",
 )  # fmt: skip
 
 
 def context_in(event: Event) -> FloatArray:
     """Return the context that a question's event holds."""
     return np.frombuffer(event.x, dtype=np.float32).astype(np.float64)
-
-
-def rewarded(own: float) -> float:
-    """Return a contribution as a reward in [-1, 1]."""
-    return min(1.0, max(-1.0, own))
 
 
 def _numbers(given: Any, shape: tuple[int, ...], what: str) -> FloatArray:
@@ -442,7 +453,7 @@ class Learned:
         for name, value in own.items():
             if name not in self.models:
                 continue
-            reward, model = rewarded(value), self.models[name]
+            reward, model = self.reward(data, name), self.models[name]
             errors.append((reward - model.mean(x)) / max(model.noise, 1e-6))
             model.update(x, reward)
             region, t = (
@@ -462,7 +473,7 @@ class Learned:
             kept["explored"] += data["mode"] != "exploit"
             kept["added"] += value > _ADDED
             kept["own"] += value
-            kept["reward"] += rewarded(value)
+            kept["reward"] += self.reward(data, name)
             for what in ("tokens", "seconds"):
                 kept[what] += data[what].get(name, 0)
         self.sets = {known: weight * _HALF for known, weight in self.sets.items() if weight > 1e-9}
@@ -499,16 +510,29 @@ class Learned:
         self._watch_anew()
 
     def _feedback(self, value: int, about: Event) -> None:
-        """Credit a rating to the strategies that found what was read, in shares."""
+        """Credit a rating to the strategies that found what was read."""
         left = float(np.prod([share for seq, share in self.faded if about.seq <= seq]))
-        for name, share in about.data["credit"].items():
+        data = about.data
+        for name in data["strategies"]:
             kept = self.tallies.setdefault(name, dict.fromkeys(_TALLIED, 0.0))
-            kept["rated"] += value * share
-            if name in self.models and name in about.data["own"]:
-                own = about.data["own"][name]
-                change = rewarded(own + self.settings.feedback * value * share) - rewarded(own)
+            kept["rated"] += value * self._share(data, name)
+            if name in self.models and name in data["own"]:
+                change = self.reward(data, name, value) - self.reward(data, name)
                 self.models[name].correct(context_in(about), left * change)
                 kept["reward"] += change
+
+    def reward(self, data: Mapping[str, Any], name: str, rating: int = 0) -> float:
+        """Return the reward of a strategy that ran, in [-1, 1], by the data of its question and a rating."""
+        how = self.settings
+        rated = how.feedback * rating * self._share(data, name)
+        if how.reward == "program":
+            return min(1.0, max(-1.0, data["own"].get(name, 0.0) + rated))
+        slow = min(data["seconds"].get(name, 0.0) / how.slow_seconds, how.slow_most)
+        return min(1.0, max(0.0, data["found"].get(name, 0.0) + rated - slow))
+
+    def _share(self, data: Mapping[str, Any], name: str) -> float:
+        """How much of a rating a strategy gets."""
+        return 1.0 if self.settings.reward == "found" else float(data["credit"].get(name, 0.0))
 
     # --- what decisions rest on --------------------------------------------------------------------------
 
@@ -537,10 +561,13 @@ class Learned:
     def _is_pruned(self, key: str) -> bool:
         if key in self.forced:
             return True
-        count, mean, squares = net(self.regions.get(key, [0.0] * 6), self.token_price)
-        if count < self.settings.prune_after:
+        how, name = self.settings, key.partition("/")[2]
+        keys = [key] if how.prune_by == "type" else [f"{kind}/{name}" for kind in TYPES]
+        sums = [sum(each) for each in zip(*(self.regions.get(one, [0.0] * 6) for one in keys), strict=True)]
+        count, mean, squares = net(sums, self.token_price)
+        if count < how.prune_after:
             return False
-        return mean + self.settings.prune_confidence * math.sqrt(squares / (count - 1) / count) < 0
+        return mean + how.prune_confidence * math.sqrt(squares / (count - 1) / count) < how.prune_below
 
     def similar(self, place: FloatArray) -> FloatArray:
         """Return what strategies added to the most similar past questions, shape (SLOTS,); 0: unknown."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError, choose
-from mio_rag.learning.bandit import TYPES, BanditSettings, Learned, Ridge, context_in, net, rewarded
+from mio_rag.learning.bandit import TYPES, BanditSettings, Learned, context_in, net
 from mio_rag.learning.bandit_log import Event, EventLog, Events
-from mio_rag.learning.strategist import every_set, known_settings, mixture, replayed
+from mio_rag.learning.strategist import every_set, known_settings, mixture, replayed, worths
 from mio_rag.learning.weights import Weights, read_weights, write_weights
 from mio_rag.session.search import STRATEGIES
 
@@ -25,7 +25,7 @@ WEIGHTS_KIND, WEIGHTS_VERSION = "strategies", 1
 _NORMAL = 1.959963984540054  # 97.5 % of a standard normal distribution lie below
 _NOT_WORSE = 0.01  # of the loss: what recalibrated models may lose on the holdout, interval included
 _LEAST = 10  # questions of a type before it is reported
-_FEWEST = 20  # questions of a window
+_FEWEST, _COMPARED = 50, 20  # questions of a window; of those on which models are compared
 
 
 def settings_of(path: Path) -> BanditSettings:
@@ -162,6 +162,65 @@ def replay(path: Path, settings: BanditSettings) -> Replay:
     return Replay(settings.policy, len(rows), float(reward.mean()), tuple(estimates), differs)
 
 
+@dataclass(frozen=True)
+class Hindsight:
+    """What a bandit would have lost on the questions on which all strategies ran, in the log's order.
+
+    What each set is worth is known there: the value of the best selection with it, net of tokens.
+
+    worth: what it would have earned a question, in expectation.
+    best, best_worth: the one set that was best for all of these questions, and what it earned.
+    oracle: what the best set of each question earned.
+    regret, lost: shape (questions,); lost so far against `best`, and against the best set of each.
+    """
+
+    questions: int
+    worth: float
+    best: tuple[str, ...]
+    best_worth: float
+    oracle: float
+    regret: list[float]
+    lost: list[float]
+
+
+def hindsight(path: Path, settings: BanditSettings) -> Hindsight | None:
+    """Return the regret of a bandit with these settings in hindsight; None: all strategies never ran.
+
+    It learns from the whole log, question by question; a set of three or more is worth what its members are,
+    less what every two of them find twice.
+    """
+    log, learned = _opened(path, settings)
+    rows: list[tuple[float, FloatArray]] = []
+    with log.reading() as events:
+        for event in events.after(0):
+            data, names = event.data, learned.strategies
+            if event.kind == "question" and names and set(names) <= set(data["strategies"]):
+                own = np.array([data["own"][name] for name in names])
+                twice, place = np.zeros((len(names),) * 2), {name: k for k, name in enumerate(names)}
+                for a, b, value in data["overlap"]:
+                    twice[place[a], place[b]] = twice[place[b], place[a]] = value
+                cost = learned.token_price * np.array([data["tokens"].get(name, 0) for name in names])
+                worth = worths(own[None], twice, cost)[0] + data["base"]
+                worth[-1] = data["total"] - cost.sum()  # all of them: known exactly
+                if not learned.settings.base:
+                    worth[0] = -np.inf  # something must run
+                found = mixture(learned, context_in(event), data["type"], event.id, scheduled=False)
+                kept = found.chances > 0
+                rows.append((float(found.chances[kept] @ worth[kept]), worth))
+            learned.fold(event, events.find)
+    if not rows:
+        return None
+    earned, table = np.array([one for one, _ in rows]), np.array([worth for _, worth in rows])
+    best = int(np.argmax(table.mean(axis=0)))
+    members = zip(learned.strategies, every_set(len(learned.strategies))[best], strict=True)
+    against, each = table[:, best], table.max(axis=1)
+    return Hindsight(
+        len(rows), float(earned.mean()), (*learned.settings.base, *(n for n, inside in members if inside)),
+        float(against.mean()), float(each.mean()),
+        np.cumsum(against - earned).tolist(), np.cumsum(each - earned).tolist(),
+    )  # fmt: skip
+
+
 # -- changes to a log ---------------------------------------------------------------------------------------
 
 
@@ -186,15 +245,17 @@ class Recalibration:
 
 
 def recalibrate(
-    path: Path, settings: BanditSettings | None = None, now: float | None = None
+    path: Path, settings: BanditSettings | None = None, now: float | None = None, *, dry_run: bool = False
 ) -> Recalibration:
     """Fit the models on the last days alone, and use them if they are not worse.
+
+    dry_run: only compare; `deployed` then says whether they would take over.
 
     The window's last part is the holdout. The models in use are those that the log gave *before* the holdout,
     the new ones learned from the window before it. What is deployed then learns from the whole window.
 
-    Raises `InputError` if the window holds fewer than 20 questions, or strategies ran on fewer than 2 of its
-    last part.
+    Raises `InputError` if the window holds fewer than 50 questions, or strategies ran on fewer than 20 of
+    its last part.
     """
     log, learned = _opened(path, settings)
     moment = time.time() if now is None else now
@@ -214,12 +275,12 @@ def recalibrate(
         window = Learned(how.replace(change_threshold=1e12), learned.strategies)
         window.seq = start
         _fit(window, events, start, border)
-        old, new = _losses([learned.models, window.models], events, border)
+        old, new = _losses([learned, window], events, border)
         middle, half = _mean(new - old)
         good = bool(middle + half <= _NOT_WORSE * old.mean())
-        if good:
+        if good and not dry_run:
             _fit(window, events, start)
-    if good:
+    if good and not dry_run:
         with log.transaction() as events:
             _fit(window, events, start)  # what others have added meanwhile
             names = ("matrix", "vector", "count", "squares")
@@ -242,20 +303,20 @@ def _fit(window: Learned, events: Events, start: int, upto: int = 2**62) -> None
             window.fold(event, within)
 
 
-def _losses(rivals: Sequence[Mapping[str, Ridge]], events: Events, border: int) -> Any:
+def _losses(rivals: Sequence[Learned], events: Events, border: int) -> Any:
     """Mean squared error of each rival on each question behind a border, shape (rivals, n)."""
     rows = []
     for event in events.after(border):
         own = event.data["own"] if event.kind == "question" else {}
-        if known := [name for name in own if name in rivals[0]]:
-            x = context_in(event)
+        if known := [name for name in own if name in rivals[0].models]:
+            x, reward = context_in(event), {name: rivals[0].reward(event.data, name) for name in known}
             rows.append(
-                [np.mean([(rewarded(own[n]) - one[n].mean(x)) ** 2 for n in known]) for one in rivals]
+                [np.mean([(reward[n] - one.models[n].mean(x)) ** 2 for n in known]) for one in rivals]
             )
-    if len(rows) < 2:
+    if len(rows) < _COMPARED:
         raise InputError(
             f"on {len(rows)} of the last questions did a strategy run besides those that always do, and at "
-            "least 2 are needed to compare: give a larger --holdout, or wait"
+            f"least {_COMPARED} are needed to compare: give a larger --holdout, or wait"
         )
     return np.array(rows).T
 

@@ -252,6 +252,22 @@ class FitSettings(Settings):
     """Share of the training questions whose search is called weak; their threshold is learned."""
     correct_below: Annotated[float, Field(ge=-1, le=1)] | None = None
     """That threshold, a cosine, if it is given; .52 is published, for one embedder."""
+    correct_more: Annotated[int, Field(ge=1)] = 5
+    """Passages that are read besides where the search is weak."""
+    hidden: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = (256, 64)
+    """Widths of the network's hidden layers. This and what follows is of mlp alone; defaults are published."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    """Behind its first layer."""
+    rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Of AdamW."""
+    decay: Annotated[float, Field(ge=0)] = 1e-4
+    """Weight decay of AdamW."""
+    batch: Annotated[int, Field(ge=1)] = 64
+    """Questions of a step."""
+    epochs: Annotated[int, Field(ge=1)] = 60
+    """Of all epochs the one with the best validation counts."""
+    held: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of the questions that validate."""
 
     @model_validator(mode="after")
     def _corrects_once(self) -> Self:
@@ -260,48 +276,54 @@ class FitSettings(Settings):
         return self
 
 
-def train_mlp(rows: FloatArray, labels: IntArray, tiers: int, seed: int = 0) -> dict[str, NDArray[Any]]:
-    """Train the published network, exactly as published. Only this function needs torch.
+def train_mlp(
+    rows: FloatArray, labels: IntArray, tiers: int, how: FitSettings
+) -> tuple[dict[str, NDArray[Any]], list[tuple[float, float, float]]]:
+    """Train the published network. Only this function needs torch.
 
-    384 -> 256 -> ReLU -> dropout .3 -> 64 -> ReLU -> tiers, on L2-normalised question embeddings.
-    Cross-entropy weighted by class, N / (C N_c); AdamW at 1e-3 with weight decay 1e-4; batches of 64; 60
-    epochs; 85 % of the questions to learn from, and of all epochs the one that is right most often on the
-    other 15 %.
+    As published: 384 -> 256 -> ReLU -> dropout -> 64 -> ReLU -> tiers, on L2-normalised question embeddings;
+    cross-entropy weighted by class, N / (C N_c); of all epochs the one that is right most often on what was
+    held out.
 
     rows: shape (n, d); n >= 10.
     labels: shape (n,); from 0 to tiers - 1.
 
-    Returns weights_0 to bias_2, as a `Router` reads them.
+    Returns weights_0 to bias_2, as a `Router` reads them, and for each epoch the mean loss, the accuracy in
+    training and the accuracy in validation.
     """
     torch: Any = require("torch", "retrieval", "training the published router")
     nn = torch.nn
-    torch.manual_seed(seed)
-    order = np.random.default_rng(seed).permutation(len(rows))
-    held = max(1, round(0.15 * len(rows)))
+    torch.manual_seed(how.seed)
+    order = np.random.default_rng(how.seed).permutation(len(rows))
+    held = max(1, round(how.held * len(rows)))
     x, y = torch.tensor(rows, dtype=torch.float32), torch.tensor(labels, dtype=torch.long)
     kept_out, learned = order[:held], order[held:]
     # A class that no question needs has none to weigh.
     counts = np.maximum(np.bincount(labels[learned], minlength=tiers), 1)
-    layers = [nn.Linear(rows.shape[1], 256), nn.Linear(256, 64), nn.Linear(64, tiers)]
-    network = nn.Sequential(layers[0], nn.ReLU(), nn.Dropout(0.3), layers[1], nn.ReLU(), layers[2])
+    one, other = how.hidden
+    layers = [nn.Linear(rows.shape[1], one), nn.Linear(one, other), nn.Linear(other, tiers)]
+    network = nn.Sequential(layers[0], nn.ReLU(), nn.Dropout(how.dropout), layers[1], nn.ReLU(), layers[2])
     loss_of = nn.CrossEntropyLoss(weight=torch.tensor(len(learned) / (tiers * counts), dtype=torch.float32))
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=1e-4)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=how.rate, weight_decay=how.decay)
     best: tuple[float, list[NDArray[Any]]] = (-1.0, [])
+    curve: list[tuple[float, float, float]] = []
     x_kept, y_kept, x, y = x[kept_out], y[kept_out], x[learned], y[learned]
-    shuffle = torch.Generator().manual_seed(seed)
-    for _ in range(60):
+    shuffle = torch.Generator().manual_seed(how.seed)
+    for _ in range(how.epochs):
         network.train()
-        for part in torch.randperm(len(learned), generator=shuffle).split(64):
+        for part in torch.randperm(len(learned), generator=shuffle).split(how.batch):
             optimizer.zero_grad()
             loss_of(network(x[part]), y[part]).backward()
             optimizer.step()
         network.eval()
         with torch.no_grad():
+            said = network(x)
             accuracy = float((network(x_kept).argmax(1) == y_kept).float().mean())
+            curve.append((float(loss_of(said, y)), float((said.argmax(1) == y).float().mean()), accuracy))
         if accuracy > best[0]:
             best = accuracy, [p.detach().clone().numpy().T.copy() for p in network.parameters()]
     names = [f"{name}_{layer}" for layer in range(3) for name in ("weights", "bias")]
-    return dict(zip(names, best[1], strict=True))
+    return dict(zip(names, best[1], strict=True)), curve
 
 
 def folds_of(labels: IntArray, seed: int) -> IntArray:
@@ -394,8 +416,9 @@ def fit_once(table: Table, settings: FitSettings) -> Router:
         width = search.std(axis=0)
         scale = {"search_mean": search.mean(axis=0), "search_scale": np.where(width > 1e-12, width, 1.0)}
     rows = np.array([row_of(one, settings.features, scale) for one in table.seen])
+    curve: list[tuple[float, float, float]] = []
     if settings.kind == "mlp":
-        arrays = train_mlp(rows, needed, m, seed)
+        arrays, curve = train_mlp(rows, needed, m, settings)
     elif settings.kind == "logistic":
         arrays = _logistic(rows, needed, m, seed)
     else:
@@ -404,10 +427,10 @@ def fit_once(table: Table, settings: FitSettings) -> Router:
         each = zip(*(parts[k] for k in place.ravel()), strict=True)
         names = ("weights", "bias", "slope", "shift")
         arrays = {name: np.stack(part, axis=-1) for name, part in zip(names, each, strict=True)}
-    correction = None if settings.correct_below is None else Correction(settings.correct_below)
+    below = settings.correct_below
     if settings.correct_rate is not None:
-        best = search[:, SEARCH.index("best_cosine")]
-        correction = Correction(float(np.quantile(best, settings.correct_rate)))
+        below = float(np.quantile(search[:, SEARCH.index("best_cosine")], settings.correct_rate))
+    correction = None if below is None else Correction(below, settings.correct_more)
     provenance = {
         "table_sha256": table.sha256,
         "questions": len(table),
@@ -415,6 +438,8 @@ def fit_once(table: Table, settings: FitSettings) -> Router:
         "by": list(table.by),
         "generators": sorted({str(one.get("generator")) for one in table.origins}),
         "settings": settings.to_dict(),
+        "labels": list(_shares(needed, m)),
+        "curve": curve,  # of the network: loss, accuracy in training and in validation by epoch
         "versions": {"mio-rag": __version__, **versions_of(("numpy", "torch", "scikit-learn"))},
     }
     return Router(

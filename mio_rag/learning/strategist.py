@@ -42,6 +42,7 @@ BoolArray = NDArray[np.bool_]
 
 _SNAPSHOT_EVERY = 1000
 _MOST_WAITING = 10_000
+_LEAST_WEIGHT = 0.01  # of a strategy that is expected to bring nothing
 _DRAWS = 128  # of the posterior: Thompson's distribution over sets is that of so many draws
 
 # -- choice -------------------------------------------------------------------------------------------------
@@ -103,11 +104,18 @@ def uniform(seed: int, *parts: str) -> np.random.Generator:
 
 
 def mixture(
-    learned: Learned, x: FloatArray, kind: str, identity: str, runnable: Collection[str] | None = None
+    learned: Learned,
+    x: FloatArray,
+    kind: str,
+    identity: str,
+    runnable: Collection[str] | None = None,
+    *,
+    scheduled: bool = True,
 ) -> Mixture:
     """Return with which probability each set is run for a question of this context, type and id.
 
     runnable: strategies that can run here; by default all.
+    scheduled: whether the cold start and the questions on which all run are kept.
     """
     settings, names = learned.settings, learned.strategies
     models, sets = [learned.models[name] for name in names], every_set(len(names))
@@ -120,16 +128,20 @@ def mixture(
         return np.asarray((sets == members).all(axis=1), dtype=np.float64)
 
     def apart(chances: FloatArray | float) -> FloatArray:
-        """Each strategy by itself, with its probability."""
-        return np.asarray(np.where(sets, chances * may, 1 - chances * may).prod(axis=1))
+        """Each strategy by itself, with its probability; none at all only where others always run."""
+        found = np.where(sets, chances * may, 1 - chances * may).prod(axis=1)
+        if not settings.base and (found[1:] > 0).any():
+            found[0] = 0.0
+            found /= found.sum()
+        return np.asarray(found)
 
     begun = learned.questions - learned.since
     after = begun - settings.cold_start
-    if names and after < 0:
+    if names and after < 0 and scheduled:
         why = f"question {begun + 1} of {settings.cold_start} at the start"
         why += " after a change" if learned.changes else ""
         return Mixture("cold", 1.0, apart(settings.cold_share), alone(may), expected, why)
-    if names and settings.all_every and (after + 1) % settings.all_every == 0:
+    if names and scheduled and settings.all_every and (after + 1) % settings.all_every == 0:
         every = f"every {settings.all_every}th: all run"
         return Mixture("all", 0.0, alone(may), alone(may), expected, every)
     if settings.policy == "uniform":
@@ -138,18 +150,27 @@ def mixture(
     widths = np.array([model.width(x) for model in models])
     widest = np.sqrt([(x * x / model.penalty).sum() for model in models])  # before anything was seen
     confidence = float(1 - np.mean(widths / np.maximum(widest, 1e-12))) if names else 1.0
-    share = settings.share_exploring(after, confidence)
-    allowed, wide = may & ~pruned, settings.alpha * noise * widths
+    share = settings.share_exploring(max(0, after), confidence)
+    allowed, wide = may & ~pruned, settings.alpha * widths
+    if not settings.base and not allowed.any():
+        allowed = may
+    if settings.alpha_unit == "deviation":
+        wide = wide * noise
     if settings.policy == "thompson" and names:
         draws = uniform(settings.seed, identity, "posterior").standard_normal((len(names), _DRAWS)).T
         values = means + wide * draws
     else:
         values = (means + (wide if settings.policy == "linucb" else 0.0))[None]
-    if settings.rule == "margin" and settings.policy != "thompson":
-        greedy = alone(margin_set(values[0] - cost, allowed, settings.margin))
-        why = f"within {settings.margin:g} of the best"
+    if settings.rule == "threshold" and settings.policy != "thompson":
+        scores = np.where(allowed, values[0] - cost, -np.inf)
+        chosen = threshold_set(scores, settings.threshold)
+        if not settings.base and not chosen.any():
+            chosen = np.arange(len(names)) == np.argmax(scores)  # something must run
+        greedy = alone(chosen)
+        why = f"at least {settings.threshold:g} of the best score"
     else:
         closed = (sets & ~allowed).any(axis=1)
+        closed[0] |= not settings.base and allowed.any()
         best = np.argmax(np.where(closed, -np.inf, worths(values, overlap, cost)), axis=1)
         greedy = np.bincount(best, minlength=len(sets)) / len(best)
         why = f"best in {greedy.max():.0%} of the draws of what is known"
@@ -158,10 +179,12 @@ def mixture(
     return Mixture("mixed", share, apart(np.where(pruned, settings.retrial, 0.5)), greedy, expected, why)
 
 
-def margin_set(net: FloatArray, allowed: BoolArray, margin: float) -> BoolArray:
-    """Return the set of the published rule, shape (k,): net values above 0 within a margin of the best."""
-    least = net.max() - margin * (net.max() - net.min()) if net.size else 0.0
-    return np.asarray(allowed & (net > 0) & (net >= least))
+def threshold_set(scores: FloatArray, threshold: float) -> BoolArray:
+    """Return the set of the published rule, shape (k,): scores of at least a share of the best.
+
+    Where all scores are negative that is no strategy. Scores of -inf are those that may not run.
+    """
+    return np.asarray(np.isfinite(scores) & (scores >= threshold * scores.max(initial=-np.inf)))
 
 
 # -- contributions ------------------------------------------------------------------------------------------
@@ -238,6 +261,7 @@ class Choice:
     id: by which feedback names the question; blank where nothing is learned.
     base: those that always run.
     about: for the trace. Plain data.
+    weights: of strategies in the merged ranking; 1 where nothing is said.
     """
 
     id: str
@@ -245,6 +269,7 @@ class Choice:
     base: tuple[str, ...] = ()
     why: str = ""
     about: dict[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 class Fixed:
@@ -266,6 +291,7 @@ class Strategist:
     path: the log; created if it is missing.
     possible: strategies that may run; those of ``settings.base`` always do.
     embedder: fingerprint of the index's embedder: contexts of another one mean something else.
+    graph: file of the names that questions are looked through for; None: those of the index.
 
     Raises `InputError` as `EventLog`.
     """
@@ -279,10 +305,11 @@ class Strategist:
         settings: BanditSettings,
         embedder: str,
         now: Callable[[], float] = time.time,
+        graph: str | None = None,
     ) -> None:
         self.base = tuple(name for name in possible if name in settings.base)
         others = [name for name in possible if name not in settings.base]
-        if not others:
+        if len(others) + bool(self.base) < 2:
             raise InputError("a bandit needs strategies to choose among, besides those that always run")
         about = {
             "strategies": "+".join(others),
@@ -292,7 +319,7 @@ class Strategist:
         }
         self.log = EventLog(path.expanduser(), about)
         self._others = tuple(self.log.about["strategies"].split("+"))
-        self.settings, self._now = settings, now
+        self.settings, self._now, self.graph = settings, now, graph
         self.learned = Learned(settings, self._others)
         with self.log.transaction() as events:  # settings are part of the log, for replays
             last = events.latest("settings")
@@ -319,7 +346,8 @@ class Strategist:
         """
         index = retriever.index
         embedding = index.embedder.encode([question.text])[0]
-        known = 0 if index.links is None else len(names_of(index).mentioned(question.text))
+        names = names_of(index, self.graph) if self.graph or index.links is not None else None
+        known = 0 if names is None else len(names.mentioned(question.text))
         return self.choose_by(question.text, embedding, known, price=price)
 
     def choose_by(
@@ -360,7 +388,8 @@ class Strategist:
             while len(self._waiting) > _MOST_WAITING:  # questions that failed on the way
                 del self._waiting[next(iter(self._waiting))]
             run = [name for name, inside in zip(names, sets[place], strict=True) if inside]
-        return Choice(identity, (*self.base, *run), self.base, f"{mode}: {found.why}", about)
+        weights = {n: max(_LEAST_WEIGHT, about["expected"][n]) for n in run} if settings.weighted else {}
+        return Choice(identity, (*self.base, *run), self.base, f"{mode}: {found.why}", about, weights)
 
     def forget(self, choice: Choice) -> None:
         """Drop a choice of which nothing can be learned."""
@@ -370,7 +399,8 @@ class Strategist:
     def record(self, choice: Choice, outcome: Mapping[str, Any]) -> bool:
         """Add the event of a question that is finished; False where it is in the log already.
 
-        outcome: what `contributions` returns, and by strategy tokens, seconds and its share of what was read.
+        outcome: what `contributions` returns, and by strategy tokens, seconds, credit for what was read, and
+            the share of it that it found.
         """
         with self._lock:
             waited = self._waiting.pop(choice.id, None)
@@ -503,15 +533,17 @@ class StrategyLearner:
         if added is None:
             self.chooser.forget(choice)
             return
-        ids, credit = read.ids, dict[str, float]()
-        for identity in ids:  # a passage of several finders is shared
+        ids, credit, shares = read.ids, dict[str, float](), dict[str, float]()
+        for identity in ids:  # the credit for a passage of several finders is shared
             finders = searched.found.get(identity, {})
             for name in finders:
                 credit[name] = credit.get(name, 0.0) + 1 / (len(finders) * len(ids))
+                shares[name] = shares.get(name, 0.0) + 1 / len(ids)
         spent = {one.strategy: one.amount for one in searched.tried}
         tokens = {name: one.prompt_tokens + one.completion_tokens for name, one in spent.items()}
         seconds = {name: one.seconds for name, one in spent.items()}
-        self.chooser.record(choice, {**added, "tokens": tokens, "seconds": seconds, "credit": credit})
+        said = {"tokens": tokens, "seconds": seconds, "credit": credit, "found": shares}
+        self.chooser.record(choice, {**added, **said})
 
     def close(self) -> None:
         """Close the log of the bandit."""

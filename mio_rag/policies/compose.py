@@ -24,7 +24,7 @@ from mio_rag.policy_keys import load_policy
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.budget import Models
 from mio_rag.session.loop import Account, Session
-from mio_rag.session.search import make_strategies
+from mio_rag.session.search import SearchSettings, StrategySettings, make_strategies
 from mio_rag.session.tools import Equipment, asks
 
 
@@ -67,9 +67,10 @@ def compose(
         retriever = Retriever.of(index, policy.search.retrieval, setup.retriever.counter)
         _check_links(policy, retriever)
         if policy.search.by == "bandit":
-            learning = BanditSettings(token_price=FIRST_PRICE if fixed is None else fixed, seed=setup.seed)
-            path, names = Path(policy.search.state), policy.search.strategies
-            chooser = Strategist(path, names, learning, index.embedder.fingerprint)
+            price = FIRST_PRICE if fixed is None else fixed
+            learning = BanditSettings(**policy.search.bandit, token_price=price, seed=setup.seed)
+            path, names, graph = Path(policy.search.state), policy.search.strategies, policy.search.graph
+            chooser = Strategist(path, names, learning, index.embedder.fingerprint, graph=graph)
         elif policy.search.strategies != ("raw",):
             chooser = Fixed(policy.search.strategies)
     program = policy.selector(fixed or 0.0, setup.selector)
@@ -77,6 +78,7 @@ def compose(
         retriever,
         program,
         policy.selection.by,
+        SearchSettings(writing=StrategySettings(graph=policy.search.graph)),
         judges=True,
         completeness=found.completeness,
     )
@@ -126,7 +128,8 @@ def _depth(policy: Policy, found: Resolved) -> list[Depth]:
     if found.router is None:
         return [Depth(found.tiers, OneTier(), None, by_program)]
     chooser = Deciding(found.router, None, policy.depth.unsure)
-    return [Depth(found.tiers, chooser, found.router.correction, by_program)]
+    correction = found.router.correction if policy.depth.correct else None
+    return [Depth(found.tiers, chooser, correction, by_program)]
 
 
 def _repeat(policy: Policy, setup: Setup) -> list[Repeat]:
@@ -172,7 +175,8 @@ def specs_of(policy: Policy) -> dict[str, str]:
 
 
 def _check_links(policy: Policy, retriever: Retriever) -> None:
-    linked = [one.name for one in make_strategies(policy.search.strategies) if one.needs_links]
+    how = StrategySettings(graph=policy.search.graph)
+    linked = [one.name for one in make_strategies(policy.search.strategies, how) if one.needs_links]
     if linked and retriever.index.links is None:
         raise InputError(
             f"search: {', '.join(linked)} needs an index with evidence links: build it again with `mio-rag "

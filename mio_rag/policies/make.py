@@ -244,7 +244,8 @@ def _make_strategies(name: str, setup: Setup) -> Session:
     chooser: Chooser
     if names is None:
         fingerprint = setup.retriever.index.embedder.fingerprint
-        chooser = Strategist(Path(str(options.state)), options.possible, options.bandit, fingerprint)
+        state, graph = Path(str(options.state)), options.search.writing.graph
+        chooser = Strategist(state, options.possible, options.bandit, fingerprint, graph=graph)
     else:
         chooser = Fixed(names)
     kit = Equipment(setup.retriever, setup.selector, search=options.search)

@@ -5,8 +5,8 @@ hyde          a passage that might answer it, written by the model, is embedded 
               and others, "Precise zero-shot dense retrieval without relevance labels", ACL 2023)
 query2doc     the question together with what the model writes about it (Wang and others, "Query2doc:
               query expansion with large language models", EMNLP 2023)
-grounded      the question with names that the index links to the names in it; the model chooses among them,
-              and a name that it was not given is dropped
+grounded      the question with names that the index, or a graph of your own, links to the names in it; the
+              model chooses among them, and a name that it was not given is dropped
 multi-query   the question and rewordings of it, fused by reciprocal rank
 
     searched = search(question, retriever, generator, ["raw", "hyde", "grounded"])
@@ -19,6 +19,8 @@ strategy that found it (Cormack, Clarke and Buettcher, SIGIR 2009).
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import queue
 import re
@@ -28,7 +30,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 from weakref import WeakKeyDictionary
@@ -45,6 +47,7 @@ from mio_rag.sentences import NameDictionary, name_key
 from mio_rag.session.budget import Branch, Budget, LimitReached, Limits
 from mio_rag.session.costs import Amount, Call, Costs
 from mio_rag.settings import Settings
+from mio_rag.storage import read_text
 from mio_rag.types import Question, clean
 
 _BY_LINK = 0  # the rank of a passage that none of a strategy's queries found, and to which its best link
@@ -172,16 +175,56 @@ class Grounds:
         return tuple(dict.fromkeys(name for name in whole if name is not None)), whole.count(None)
 
 
-class IndexNames:
-    """The names of an index, found once. Raises `InputError` if it has no evidence links."""
+class Names:
+    """Names, and which of them are linked.
 
-    def __init__(self, index: CorpusIndex) -> None:
-        self._links = index.required_links()
-        self._names, _ = passage_names(index.passages)
-        self._dictionary = NameDictionary(self._names)
+    reached: places of names -> places that links lead to, with the weights of the links.
+    """
+
+    def __init__(self, names: Sequence[str], reached: Callable[[Sequence[int]], Mapping[int, float]]) -> None:
+        self._names, self._reached = names, reached
+        self._dictionary = NameDictionary(names)
+
+    @classmethod
+    def of_index(cls, index: CorpusIndex) -> Names:
+        """The names of an index; `InputError` if it has no evidence links."""
+        return cls(passage_names(index.passages)[0], index.required_links().reached)
+
+    @classmethod
+    def of_graph(cls, path: str) -> Names:
+        """The names of a CSV file with the columns name, neighbour and, if links differ, weight (above 0).
+
+        Raises `InputError` if it cannot be read, or a line is none.
+        """
+        rows, problems = csv.DictReader(io.StringIO(read_text(Path(path)))), list[str]()
+        if missing := {"name", "neighbour"} - set(rows.fieldnames or ()):
+            raise InputError(f"graph '{path}' lacks the column {', '.join(sorted(missing))}")
+        places, links = dict[str, int](), dict[int, dict[int, float]]()
+        for number, row in enumerate(rows, start=2):
+            ends = [(row[end] or "").strip() for end in ("name", "neighbour")]
+            try:
+                weight = float(row.get("weight") or 1.0)
+            except ValueError:
+                weight = math.nan
+            if not all(ends) or not 0 < weight < math.inf:
+                problems.append(f"graph '{path}', line {number}: give name, neighbour, and a weight above 0")
+                continue
+            one, other = (places.setdefault(end, len(places)) for end in ends)
+            links.setdefault(one, {})[other] = links.setdefault(other, {})[one] = weight
+        if problems or not places:
+            raise InputError(problems[:5] or f"graph '{path}' is empty")
+
+        def reached(rows: Sequence[int]) -> dict[int, float]:
+            found = dict[int, float]()
+            for row in rows:
+                for other, weight in links[row].items():
+                    found[other] = found.get(other, 0.0) + weight
+            return found
+
+        return cls(list(places), reached)
 
     def mentioned(self, text: str) -> tuple[str, ...]:
-        """Names of the index in a text, each once, in its order."""
+        """Names in a text, each once, in its order."""
         return tuple(self._names[self._dictionary.bearers[key][0]] for key in self._keys(text))
 
     def _keys(self, text: str) -> dict[str, None]:
@@ -189,10 +232,10 @@ class IndexNames:
         return dict.fromkeys(self._dictionary.mentions(text.title() if text == text.lower() else text))
 
     def grounds(self, question: str) -> Grounds:
-        """What the index knows about the names in a question."""
+        """What is known about the names in a question."""
         keys = self._keys(question)
         rows = [row for key in keys for row in self._dictionary.bearers[key][:_BEARERS]]
-        reached = self._links.reached(rows) if rows else {}
+        reached = self._reached(rows) if rows else {}
         near: dict[str, str] = {}
         for row in sorted(reached, key=lambda r: (-reached[r], r)):
             key = name_key(self._names[row])
@@ -203,14 +246,17 @@ class IndexNames:
         return Grounds(self.mentioned(question), tuple(near.values()))
 
 
-_KNOWN: WeakKeyDictionary[CorpusIndex, IndexNames] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[CorpusIndex, Names] = WeakKeyDictionary()
+_of_graph = lru_cache(maxsize=4)(Names.of_graph)
 
 
-def names_of(index: CorpusIndex) -> IndexNames:
-    """The names of an index, kept as long as the index is; `InputError` if it has no evidence links."""
+def names_of(index: CorpusIndex, graph: str | None = None) -> Names:
+    """The names of a graph's file, else of the index, kept; raises as `Names.of_graph` and `of_index`."""
+    if graph is not None:
+        return _of_graph(graph)
     known = _KNOWN.get(index)
     if known is None:
-        known = _KNOWN[index] = IndexNames(index)
+        known = _KNOWN[index] = Names.of_index(index)
     return known
 
 
@@ -231,6 +277,8 @@ class StrategySettings(Settings):
     """Most names that a question is expanded by."""
     variations: _Most = 3
     """Rewordings that are searched for."""
+    graph: str | None = None
+    """CSV file of names and their neighbours, for grounded; None: the evidence links of the index."""
 
 
 def _ranked(task: SearchTask, query: str, words: str | None = None, **more: Any) -> Found:
@@ -259,11 +307,12 @@ def _query2doc(settings: StrategySettings, task: SearchTask) -> Found:
 def _grounded(settings: StrategySettings, task: SearchTask) -> Found:
     text = task.question.text
     with task.costs.part("retrieve"):
-        grounds = names_of(task.retriever.index).grounds(text)
+        grounds = names_of(task.retriever.index, settings.graph).grounds(text)
+    what = "index" if settings.graph is None else "graph"
     if not grounds.entities:
-        return Found(note="no name of the index is in the question")
+        return Found(note=f"no name of the {what} is in the question")
     if not grounds.neighbours:
-        return Found(note="the index links the names in the question to nothing")
+        return Found(note=f"the {what} links the names in the question to nothing")
     listed = "\n".join(f"- {name}" for name in grounds.neighbours)
     fields = {"entities": ", ".join(grounds.entities), "neighbours": listed}
     named = [
@@ -338,7 +387,7 @@ def make_strategies(names: Any, settings: StrategySettings | None = None) -> tup
     """The strategies of these names; errors as `check_strategies`."""
     how = settings or StrategySettings()
     return tuple(
-        Strategy(name, partial(_FINDERS[name], how), name != "raw", name == "grounded")
+        Strategy(name, partial(_FINDERS[name], how), name != "raw", name == "grounded" and not how.graph)
         for name in check_strategies(names)
     )
 

@@ -136,8 +136,11 @@ def test_a_log_is_replayed_with_its_own_settings(tmp_path: Path) -> None:
     cheap = only_object(here("policy", "replay", path, "--price", "0", "--json"))
     assert cheap["earned"] == pytest.approx(told["earned"] + 0.01 * 50 * 1.5, abs=0.3)
     copy = shutil.copy(path, tmp_path / "copy.sqlite")
-    told = only_object(here("policy", "state", "recalibrate", path, "--json"))
-    assert told["loss"] == pytest.approx(recalibrate(Path(copy), own).loss)
+    assert "are needed to compare" in refused(here("policy", "state", "recalibrate", path))[0]
+    recalibrated = ("policy", "state", "recalibrate", path, "--holdout", "0.5", "--json")
+    told = only_object(here(*recalibrated, "--dry-run"))
+    assert told["loss"] == pytest.approx(recalibrate(Path(copy), own.replace(holdout=0.5)).loss)
+    assert only_object(here(*recalibrated)) == {**told, "dry_run": False}
 
 
 # -- replay of traces -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import qmc
 from sklearn.linear_model import Ridge as FullRidge
 
+import mio_rag.policy as policy_module
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.learning.bandit import (
@@ -18,8 +19,9 @@ from mio_rag.learning.bandit import (
     Ridge,
     question_type,
 )
-from mio_rag.learning.bandit_report import add_strategy, recalibrate
-from mio_rag.learning.strategist import Choice, Strategist, every_set, margin_set, mixture, worths
+from mio_rag.learning.bandit_report import add_strategy, hindsight, recalibrate
+from mio_rag.learning.strategist import Choice, Strategist, every_set, mixture, threshold_set, worths
+from mio_rag.policy import Policy
 from mio_rag.solvers.registry import solve
 from mio_rag.solvers.result import SolveOptions
 from tests.learning.bandits import TRUTH, asked, lived, outcome, rated, strategist
@@ -132,18 +134,16 @@ def test_the_best_of_all_sets_is_that_of_the_program(seed: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "allowed", "margin", "expected"),
+    ("scores", "expected"),
     [
-        ([0.5, -0.2, 0.3], [1, 1, 1], 0.1, [1, 0, 0]),
-        ([0.5, -0.2, 0.3], [1, 1, 1], 0.3, [1, 0, 1]),
-        ([-0.5, -0.2, -0.3], [1, 1, 1], 0.1, [0, 0, 0]),
-        ([0.5, -0.2, 0.3], [0, 1, 1], 0.3, [0, 0, 1]),
+        ([0.5, -0.2, 0.3], [1, 0, 1]),
+        ([0.5, 0.04, 0.06], [1, 0, 1]),
+        ([-0.5, -0.2, -0.3], [0, 0, 0]),
+        ([-np.inf, -0.2, 0.3], [0, 0, 1]),
     ],
 )
-def test_the_published_rule_takes_what_lies_near_the_best(
-    value: list[float], allowed: list[int], margin: float, expected: list[int]
-) -> None:
-    assert margin_set(np.array(value), np.array(allowed, dtype=bool), margin).tolist() == expected
+def test_the_published_rule_takes_a_tenth_of_the_best(scores: list[float], expected: list[int]) -> None:
+    assert threshold_set(np.array(scores), 0.1).tolist() == expected
 
 
 @pytest.mark.parametrize("policy", ["linucb", "thompson", "epsilon-greedy", "uniform"])
@@ -215,7 +215,7 @@ def test_a_late_rating_weighs_what_is_left_of_its_question(tmp_path: Path) -> No
         found[late] = vectors(bandit)
         bandit._now = lambda: 100 * day
         lived(bandit, 80, {"hyde": 0.5, "query2doc": 0.3, "grounded": -0.2}, start=20)
-        assert recalibrate(path, bandit.settings.replace(holdout=0.25), now=100 * day).deployed
+        assert recalibrate(path, bandit.settings.replace(holdout=0.4), now=100 * day).deployed
         bandit.refresh()
         before = vectors(bandit)
         assert rated(bandit, old[1].id, 1)
@@ -259,6 +259,53 @@ def test_every_thread_chooses_at_its_own_price(tmp_path: Path) -> None:
             assert choice.about["token_price"] == price
             assert set(choice.strategies) - {"raw"} == expected[price]
     assert asked(bandit, 1).about["token_price"] == bandit.settings.token_price  # without a price: its own
+
+
+# --- the published rule ----------------------------------------------------------------------------------
+
+SHIPPED = Path(policy_module.__file__).parent / "data"
+PUBLISHED = Policy.load(SHIPPED / "published/strategy-bandit.toml").search.bandit
+
+
+def test_the_published_constants_are_in_the_file() -> None:
+    wanted = {
+        "policy": "linucb", "dimensions": 64, "alpha": 1.0, "rule": "threshold", "threshold": 0.1,
+        "explore": 0.3, "explore_decay": 0.99, "explore_least": 0.05, "unsure": 0.5, "all_every": 100,
+        "cold_start": 100, "cold_share": 1.0, "reward": "found", "feedback": 0.3, "slow_seconds": 5.0,
+        "slow_most": 0.2, "weighted": True, "prune_after": 50, "prune_by": "all", "retrial": 0.0, "base": (),
+    }  # fmt: skip
+    how = BanditSettings(**PUBLISHED)
+    assert {name: getattr(how, name) for name in wanted} == wanted
+
+
+def test_the_published_reward_and_rule(tmp_path: Path) -> None:
+    """A share of what was read, a rating in full for all that ran, a penalty for slowness; within [0, 1]."""
+    found = {"raw": 0.9, "hyde": 0.5, "query2doc": 0.0, "grounded": 0.05}
+    published = {**PUBLISHED, "dimensions": 40, "cold_start": 60, "explore": 0.0, "explore_least": 0.0}
+    bandit = strategist(tmp_path / "s.sqlite", **published, token_price=0.0)
+    for number in range(60):
+        choice = asked(bandit, number)
+        assert set(choice.strategies) == set(found)  # the cold start runs all
+        said = outcome(choice, TRUTH | {"raw": 0.0}, seconds=0.5) | {"found": found, "base": 0.0}
+        assert bandit.record(choice, said)
+    event = {"strategies": list(found), "seconds": dict.fromkeys(found, 2.0), "found": found}
+    rewards = {name: bandit.learned.reward(event, name) for name in found}
+    assert rewards == pytest.approx({"raw": 0.7, "hyde": 0.3, "query2doc": 0.0, "grounded": 0.0})
+    assert bandit.learned.reward(event, "hyde", 1) == pytest.approx(0.6)
+    assert bandit.learned.reward(event, "hyde", -1) == pytest.approx(0.0)
+    before = vectors(bandit)
+    assert rated(bandit, "q0", 1)
+    moved = [float(np.abs(vector - before[name]).max()) for name, vector in vectors(bandit).items()]
+    assert min(moved) > 0.05  # also for query2doc, which found nothing of what was read
+    assert set(probation(bandit)) == set(probation(bandit, "when")) == {"query2doc", "grounded"}
+    late = asked(bandit, 100)
+    assert set(late.strategies) == {"raw", "hyde"}
+    assert late.weights["raw"] > late.weights["hyde"] > 0
+    seen = hindsight(tmp_path / "s.sqlite", bandit.settings)
+    assert seen is not None
+    assert (seen.questions, seen.best) == (60, ("raw", "hyde", "query2doc", "grounded"))
+    assert seen.regret == sorted(seen.regret)
+    assert seen.oracle >= seen.best_worth >= seen.worth
 
 
 # --- schedule and changes --------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ def test_others_go_on_while_a_log_is_replayed(tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patched:
         patched.setattr(Learned, "fold", slowly)
-        assert recalibrate(path).deployed
+        assert recalibrate(path, bandit.settings.replace(holdout=0.3)).deployed
         rebuild(path)
         changed(path, "DELETE FROM snapshot")
         assert prune(path, "hyde", "who")
@@ -336,7 +336,7 @@ def test_a_replay_chooses_among_what_could_be_chosen_then(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "hyde", "deployed"), [(150, 100, 0.0, True), (300, 20, 0.2, False)]
+    ("before", "after", "hyde", "deployed"), [(150, 100, 0.0, True), (300, 60, 0.2, False)]
 )
 def test_recalibration_keeps_what_is_better_on_questions_that_neither_saw(
     tmp_path: Path, before: int, after: int, hyde: float, deployed: bool
@@ -349,8 +349,13 @@ def test_recalibration_keeps_what_is_better_on_questions_that_neither_saw(
     bandit._now = lambda: 100 * DAY
     lived(bandit, after, TRUTH | {"hyde": hyde}, start=before)
     state = bandit.learned.dump()
-    found = recalibrate(path, BanditSettings(dimensions=40), now=101 * DAY)
-    assert (found.window, found.holdout) == (after * 4 // 5, after // 5)
+    half = BanditSettings(dimensions=40, holdout=0.5)
+    tried = recalibrate(path, half, now=101 * DAY, dry_run=True)
+    bandit.refresh()
+    assert bandit.learned.dump() == state  # it was only tried
+    found = recalibrate(path, half, now=101 * DAY)
+    assert found == tried
+    assert (found.window, found.holdout) == (after // 2, after // 2)
     assert found.deployed == deployed == (found.new_loss < found.loss)
     bandit.refresh()
     assert (bandit.learned.dump() == state) == (not deployed)
@@ -358,8 +363,10 @@ def test_recalibration_keeps_what_is_better_on_questions_that_neither_saw(
     if deployed:
         context = bandit._waiting[asked(bandit, 999).id][0]
         assert abs(bandit.learned.models["hyde"].mean(context.x)) < 0.05
-    with pytest.raises(InputError, match="hold 0 questions"):
+    with pytest.raises(InputError, match="hold 0 questions: at least 50"):
         recalibrate(path, now=200 * DAY)
+    with pytest.raises(InputError, match="at least 20 are needed to compare"):
+        recalibrate(path, half.replace(holdout=0.1), now=101 * DAY)
 
 
 def test_a_prior_helps_a_cold_start(tmp_path: Path) -> None:

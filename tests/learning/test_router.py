@@ -70,7 +70,9 @@ def test_every_kind_learns_and_comes_back(kind: str, features: str, tmp_path: Pa
 def test_the_network_is_the_published_one() -> None:
     torch = pytest.importorskip("torch")
     rows = np.array([one.embedding for one in EASY.seen])
-    arrays = train_mlp(rows, EASY.labels, 3, seed=1)
+    arrays, curve = train_mlp(rows, EASY.labels, 3, FitSettings(kind="mlp", features="question", seed=1))
+    assert len(curve) == 60
+    assert curve[-1][0] < curve[0][0]  # the loss falls
     assert [arrays[f"weights_{k}"].shape for k in range(3)] == [(8, 256), (256, 64), (64, 3)]
     x = torch.tensor(rows, dtype=torch.float64)
     for k in range(3):
