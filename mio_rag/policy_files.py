@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mio_rag.errors import InputError, choose
 from mio_rag.policy import FILES, READER, Policy, StrategySearch, WorkflowOrder
@@ -135,7 +135,7 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
         workflow = opened(lambda: find_workflow(order.workflow), "order")
         workflows = () if workflow is None else (workflow,)
     problems += _model_problems(policy, workflows)
-    every: tuple[Tier, ...] | None = depth.tiers if ladder is None else None
+    every: Any = depth.tiers if ladder is None else None
     if ladder is not None:
         every = opened(lambda: read_tiers(Path(ladder)), "depth") or ()
     tiers: tuple[Tier, ...] = ()
@@ -157,8 +157,8 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
     if depth.compress is not None:
         size = {"context": _WHOLE} if depth.compress == "none" else {}
         tiers = tuple(tier.replace(compress=depth.compress, **size) for tier in tiers)
-    if search.graph is not None:
-        opened(lambda: Names.of_graph(search.graph), "search")
+    if (graph := search.graph) is not None:
+        opened(lambda: Names.of_graph(graph), "search")
     problems += _tier_problems(policy, tiers)
     completeness = None if calibration is None else opened(lambda: read(calibration), "repeat")
     if search.by == "bandit" and Path(search.state).is_file():

@@ -450,7 +450,7 @@ class Learned:
         own = {name: float(value) for name, value in data["own"].items()}
         _numbers(list(own.values()), (len(own),), "contributions")
         errors = []
-        for name, value in own.items():
+        for name in own:
             if name not in self.models:
                 continue
             reward, model = self.reward(data, name), self.models[name]
@@ -526,9 +526,9 @@ class Learned:
         how = self.settings
         rated = how.feedback * rating * self._share(data, name)
         if how.reward == "program":
-            return min(1.0, max(-1.0, data["own"].get(name, 0.0) + rated))
+            return min(1.0, max(-1.0, float(data["own"].get(name, 0.0)) + rated))
         slow = min(data["seconds"].get(name, 0.0) / how.slow_seconds, how.slow_most)
-        return min(1.0, max(0.0, data["found"].get(name, 0.0) + rated - slow))
+        return float(min(1.0, max(0.0, data["found"].get(name, 0.0) + rated - slow)))
 
     def _share(self, data: Mapping[str, Any], name: str) -> float:
         """How much of a rating a strategy gets."""

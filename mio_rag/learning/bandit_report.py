@@ -186,8 +186,8 @@ class Hindsight:
 def hindsight(path: Path, settings: BanditSettings) -> Hindsight | None:
     """Return the regret of a bandit with these settings in hindsight; None: all strategies never ran.
 
-    It learns from the whole log, question by question; a set of three or more is worth what its members are,
-    less what every two of them find twice.
+    It learns from the whole log, question by question. What a set of three or more adds is what its members
+    do, less what every two of them find twice, but no less than the best two of them, nor more than all.
     """
     log, learned = _opened(path, settings)
     rows: list[tuple[float, FloatArray]] = []
@@ -200,8 +200,8 @@ def hindsight(path: Path, settings: BanditSettings) -> Hindsight | None:
                 for a, b, value in data["overlap"]:
                     twice[place[a], place[b]] = twice[place[b], place[a]] = value
                 cost = learned.token_price * np.array([data["tokens"].get(name, 0) for name in names])
-                worth = worths(own[None], twice, cost)[0] + data["base"]
-                worth[-1] = data["total"] - cost.sum()  # all of them: known exactly
+                worth = _known_worths(own, twice, float(data["total"] - data["base"]))
+                worth += data["base"] - every_set(len(names)) @ cost
                 if not learned.settings.base:
                     worth[0] = -np.inf  # something must run
                 found = mixture(learned, context_in(event), data["type"], event.id, scheduled=False)
@@ -219,6 +219,19 @@ def hindsight(path: Path, settings: BanditSettings) -> Hindsight | None:
         float(against.mean()), float(each.mean()),
         np.cumsum(against - earned).tolist(), np.cumsum(each - earned).tolist(),
     )  # fmt: skip
+
+
+def _known_worths(own: FloatArray, twice: FloatArray, total: float) -> FloatArray:
+    """What every set adds, shape (2^k,), where singles, pairs and all together are known."""
+    sets, k = every_set(len(own)), len(own)
+    found = worths(own[None], twice, np.zeros(k))[0]
+    small = sets.sum(axis=1) <= 2
+    for place in np.flatnonzero(~small):
+        inside = small & ~(sets & ~sets[place]).any(axis=1)
+        found[place] = min(total, max(found[place], found[inside].max()))
+    if k > 2:
+        found[-1] = total
+    return found
 
 
 # -- changes to a log ---------------------------------------------------------------------------------------

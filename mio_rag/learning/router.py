@@ -255,7 +255,7 @@ class FitSettings(Settings):
     correct_more: Annotated[int, Field(ge=1)] = 5
     """Passages that are read besides where the search is weak."""
     hidden: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = (256, 64)
-    """Widths of the network's hidden layers. This and what follows is of mlp alone; defaults are published."""
+    """Widths of hidden layers. This and what follows is of mlp alone; the defaults are published."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
     """Behind its first layer."""
     rate: Annotated[float, Field(gt=0)] = 1e-3

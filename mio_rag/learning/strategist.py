@@ -169,8 +169,8 @@ def mixture(
         greedy = alone(chosen)
         why = f"at least {settings.threshold:g} of the best score"
     else:
-        closed = (sets & ~allowed).any(axis=1)
-        closed[0] |= not settings.base and allowed.any()
+        closed = np.asarray((sets & ~allowed).any(axis=1))
+        closed[0] = not settings.base and bool(allowed.any())
         best = np.argmax(np.where(closed, -np.inf, worths(values, overlap, cost)), axis=1)
         greedy = np.bincount(best, minlength=len(sets)) / len(best)
         why = f"best in {greedy.max():.0%} of the draws of what is known"
@@ -388,7 +388,8 @@ class Strategist:
             while len(self._waiting) > _MOST_WAITING:  # questions that failed on the way
                 del self._waiting[next(iter(self._waiting))]
             run = [name for name, inside in zip(names, sets[place], strict=True) if inside]
-        weights = {n: max(_LEAST_WEIGHT, about["expected"][n]) for n in run} if settings.weighted else {}
+        chosen = run if settings.weighted else ()
+        weights = {n: max(_LEAST_WEIGHT, learned.models[n].mean(context.x)) for n in chosen}
         return Choice(identity, (*self.base, *run), self.base, f"{mode}: {found.why}", about, weights)
 
     def forget(self, choice: Choice) -> None:
