@@ -224,7 +224,7 @@ def hindsight(path: Path, settings: BanditSettings) -> Hindsight | None:
 def _known_worths(own: FloatArray, twice: FloatArray, total: float) -> FloatArray:
     """What every set adds, shape (2^k,), where singles, pairs and all together are known."""
     sets, k = every_set(len(own)), len(own)
-    found = worths(own[None], twice, np.zeros(k))[0]
+    found: FloatArray = worths(own[None], twice, np.zeros(k))[0]
     small = sets.sum(axis=1) <= 2
     for place in np.flatnonzero(~small):
         inside = small & ~(sets & ~sets[place]).any(axis=1)

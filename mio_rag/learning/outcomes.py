@@ -264,8 +264,22 @@ def gain_over_mixtures(
     quality, cost: shape (n, m).
     chosen: shape (n,); places of actions.
     """
-    n, rows = len(chosen), np.arange(len(chosen))
-    reached, spent = quality[rows, chosen], cost[rows, chosen]
+    rows = np.arange(len(chosen))
+    own = quality[rows, chosen], cost[rows, chosen]
+    return gain_over_others(*own, quality, cost, draws=draws, seed=seed)
+
+
+def gain_over_others(
+    reached: FloatArray,
+    spent: FloatArray,
+    quality: FloatArray,
+    cost: FloatArray,
+    *,
+    draws: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """Return what is reached at a cost, shapes (n,), above the best mixture of others; as above."""
+    n = len(reached)
 
     def gains(weights: FloatArray) -> FloatArray:
         return weights @ reached - mixtures(weights @ quality, weights @ cost, weights @ spent)

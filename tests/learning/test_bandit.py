@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy.stats import qmc
 from sklearn.linear_model import Ridge as FullRidge
 
-import mio_rag.policy as policy_module
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.learning.bandit import (
@@ -263,8 +262,7 @@ def test_every_thread_chooses_at_its_own_price(tmp_path: Path) -> None:
 
 # --- the published rule ----------------------------------------------------------------------------------
 
-SHIPPED = Path(policy_module.__file__).parent / "data"
-PUBLISHED = Policy.load(SHIPPED / "published/strategy-bandit.toml").search.bandit
+PUBLISHED = Policy.load("published/strategy-bandit").search.bandit
 
 
 def test_the_published_constants_are_in_the_file() -> None:
