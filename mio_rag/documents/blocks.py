@@ -290,6 +290,12 @@ def is_heading(line: str, after: str = "") -> bool:
     return bool(long) and all(word[0].isupper() for word in long) and len(words) <= 9
 
 
+def heads(line: str) -> bool:
+    """Whether a line over a list or a table says what that is: few words, no end of a sentence."""
+    short = count_words(line) <= LONGEST_TITLE and line[-1:] not in (*".,;!|", *"\u3002\uff0c\u3001\uff1b")
+    return short and any(map(str.isalpha, line)) and not ITEM.match(line)
+
+
 def infer_headings(document: Document) -> None:
     """Make short paragraphs in title case before longer text headings, as pages on the web write them."""
     blocks = document.blocks

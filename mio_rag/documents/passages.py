@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from mio_rag.documents.blocks import LEADS, Block, Document, is_generic, is_numbered, tidy
+from mio_rag.documents.blocks import LEADS, Block, Document, heads, is_generic, is_numbered, tidy
 from mio_rag.documents.east_asian import NO_SPACES, PER_WORD, count_words
 from mio_rag.sentences import leans, sentence_spans
 from mio_rag.types import Line, Passage, Unit
@@ -165,7 +165,7 @@ def parts_of(
             if block.table != table:
                 table, header, group = block.table, [], None
                 leads = []
-                if before is not None and (LEADS.search(before.text) or _SCALE.fullmatch(before.text)):
+                if before is not None and (_leads(before) or _SCALE.fullmatch(before.text)):
                     leads = [(-1, before)]
             cells = block.text.split(" | ")
             if len(cells) > 1 and cells[0] and not any(map(str.strip, cells[1:])):  # it groups those below
@@ -180,7 +180,7 @@ def parts_of(
         else:
             header = []
             if block.kind == "item":
-                if not leads and before is not None and LEADS.search(before.text):
+                if not leads and before is not None and _leads(before):
                     leads = [(-1, before)]
                 while leads and leads[-1][0] >= block.level:
                     leads.pop()
@@ -212,6 +212,11 @@ def parts_of(
             if words <= _SHORT_ITEM or LEADS.search(block.text):
                 leads.append((block.level, whole if words <= _WHOLE_ITEM or last is None else last))
         before = last if block.kind in ("paragraph", "item") else None
+
+
+def _leads(before: Line) -> bool:
+    """Whether a line says what the list or the table behind it is of."""
+    return LEADS.search(before.text) is not None or heads(before.text)
 
 
 def _units(block: Block, text: str, start: int, end: int) -> Iterator[tuple[int, int, tuple[Line, ...]]]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Sequence
 
 from mio_rag.documents import east_asian
 from mio_rag.documents.blocks import (
     ITEM,
+    LEADS,
     LONGEST_TITLE,
     Document,
+    heads,
     is_generic,
     is_heading,
+    is_numbered,
     mark_kind,
     nest_items,
     plain,
@@ -34,6 +38,8 @@ _WIKI = re.compile(r"\s*((?:=\s?)+)\s*([^=\n]+?)\s*((?:\s?=)+)\s*")
 _UNDERLINE = re.compile(r"\s*(={3,}|-{3,}|~{3,}|\^{3,})\s*")
 _HASHES = re.compile(r"(#{1,6})\s+(\S.*?)\s*#*\s*")
 _RULER = re.compile(r"[\s|:+=_*~\u2013\u2014-]+")
+_SENTENCE = re.compile(r"[.!?](?:\s|$)")
+_WRAPPED = 50  # characters: a shorter line was not cut for its length
 #: A line of a text file that reads as its title: alone, short, before more text; no list, no setting.
 _TITLE_LINE = re.compile(r"\s*([^\W\d_][^\r\n=]{0,98}[\w)])[ \t]*\r?\n[ \t]*\r?\n\s*(?=\S)")
 
@@ -53,6 +59,11 @@ def read_text(text: str) -> Document:
     ):
         document.title = short_title(found[1])
     add_lines(document, text)
+    first, *rest = document.blocks or [None]
+    if first is not None and first.text == document.title and rest and rest[0].kind == "item":
+        level = _level(first.text)
+        if any(block.kind == "heading" and block.level == level for block in rest):
+            document.title, first.level = "", level  # one of several lines over lists
     if not any(block.level for block in document.blocks if block.kind == "item"):
         nest_items(document)
     return document
@@ -92,11 +103,16 @@ def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
         if alone and mark_kind(first) and mark_kind(first) == mark_kind(paragraphs[k + 1][0].strip()):
             alone = False  # of a list with blank lines
         after = paragraphs[k + 1][0].strip() if k + 1 < len(paragraphs) else ""
-        if alone and (is_heading(first, after) or (k == 0 and first == document.title)):
-            level = east_asian.heading_level(first, after) or 2
-            document.add("heading", tidy(first), 1 if k == 0 else level, looks=True)
+        over = heads(first) and not LEADS.search(first) and after != "" and ITEM.match(after) is not None
+        if alone and (over or is_heading(first, after) or (k == 0 and first == document.title)):
+            document.add("heading", tidy(first), 1 if k == 0 else _level(first, after), looks=True)
             continue
         _add_paragraph(document, lines, words, headings)
+
+
+def _level(line: str, after: str = "") -> int:
+    """The level of a heading by its looks: one in capitals, or with a number, is above others."""
+    return east_asian.heading_level(line, after) or (2 if line.isupper() or is_numbered(line) else 3)
 
 
 def _add_paragraph(document: Document, lines: list[str], words: object, headings: bool) -> None:
@@ -136,6 +152,12 @@ def _add_paragraph(document: Document, lines: list[str], words: object, headings
             document.add("heading", said, level, looks=True)
         elif _UNDERLINE.fullmatch(line):
             flush()
+        elif headings and _stands_over(lines, k):
+            flush()
+            if LEADS.search(said):
+                document.add("paragraph", said)
+            else:
+                document.add("heading", said, _level(said), looks=True)
         elif ITEM.match(line):
             flush()
             indent = len(line.expandtabs(4)) - len(line.expandtabs(4).lstrip())
@@ -156,6 +178,22 @@ def _add_paragraph(document: Document, lines: list[str], words: object, headings
                 flush()
             current.append(said)
     flush()
+
+
+def _stands_over(lines: Sequence[str], k: int) -> bool:
+    """Whether a line is the heading of the lines behind it: a list, or, below a blank line, sentences."""
+    rest, first = lines[k + 1 :], k == 0
+    if not rest or not heads(lines[k].strip()):
+        return False
+    if ITEM.match(rest[0]):
+        return first or (len(lines[k - 1]) < _WRAPPED and not lines[k][0].isspace())
+    text = " ".join(rest)
+    return (
+        first
+        and rest[0][0].isupper()
+        and count_words(text) > 2 * count_words(lines[0])
+        and bool(_SENTENCE.search(text))
+    )
 
 
 def read_csv(text: str) -> Document:

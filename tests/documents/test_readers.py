@@ -236,6 +236,36 @@ LISTS = {
 }
 
 
+WEEKS = "Before the first day\n{0}\n\n{1}First week\n{2}\n\nOn the last day of all\n{3}\n"
+FEES = "| Pier | Fee |\n|---|---|\n| Loen | {} |\n\n"
+SEASONS = f"Summer\n\n{FEES.format(54)}All other months\n\n{FEES.format(61)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", WEEKS.format("  - passport", "", "  - key", "  - key, back")),
+        ("b.txt", WEEKS.format("- passport", "", "- key", "- key, back").replace("\n\n", "\n")),
+        ("c.txt", WEEKS.format("\n- passport", "", "\n- key", "\n- key, back")),
+        ("d.txt", WEEKS.format("1. passport", "Safety\nNobody is alone.\n\n", "1. key", "1. key, back")),
+        ("e.md", WEEKS.format("- passport", "", "- key", "- key, back")),
+        ("f.html", "<p>Before the first day<ul><li>passport</ul><p>First week<ul><li>key</ul>"
+                   "<p>On the last day of all<ul><li>key, back</ul>"),
+    ],
+)  # fmt: skip
+def test_items_bring_the_line_above_their_list_and_no_other(tmp_path: Path, name: str, text: str) -> None:
+    found = needs(read(tmp_path, name, text))
+    items = {item.lstrip("- 1."): lines for item, lines in found.items() if item[:1] in "-1"}
+    assert items == {
+        "passport": ["Before the first day"], "key": ["First week"], "key, back": ["On the last day of all"]
+    }  # fmt: skip
+
+
+def test_rows_bring_the_line_above_their_table(tmp_path: Path) -> None:
+    found = needs(read(tmp_path, "fees.md", SEASONS))
+    assert [found[row][0] for row in ("Loen | 54", "Loen | 61")] == ["Summer", "All other months"]
+
+
 @pytest.mark.parametrize("kind", LISTS)
 def test_nested_items_stay_below_and_bring_what_leads_to_them(tmp_path: Path, kind: str) -> None:
     passages = read(tmp_path, f"cover.{kind}", LISTS[kind])
