@@ -65,11 +65,12 @@ def test_a_row_of_a_table_is_read_with_its_header(kind: str) -> None:
 
 def test_headings_with_nothing_below_are_not_read() -> None:
     docs = asked(
-        Passage("a", f"{BEFORE}\n{TABLES['bars']}\n{BEHIND}"), Passage("b", "## Notes\n## Index\n- Late.")
+        Passage("a", f"{BEFORE}\n{TABLES['bars']}\n{BEHIND}"),
+        Passage("b", "## Notes\n## Index\n- A late parcel is noted."),
     )
     found = docs.select(QUESTION, budget=400).context
     assert "EUR 6.50" in found
-    assert "Late." in found
+    assert "A late parcel is noted." in found
     assert "Term" not in found
     assert "Notes" not in found
 
