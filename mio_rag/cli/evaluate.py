@@ -187,7 +187,8 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
     call.limit = study.limit if call.limit is None else call.limit
     call.set = [*study.set, *(call.set or ())]
     names = {"path": path, "out": str(folder), "learn": str(folder / "learn"), "embedder": call.embedder}
-    names["model"] = asked.model or study.model
+    models = o.listed(asked.model or study.model)
+    names |= {"model": models[0], "model2": models[-1]}
 
     def filled(text: str) -> str:
         for key, value in names.items():
@@ -214,7 +215,8 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
     for variant, other in study.variants.items():
         one = dataclasses.replace(
             asked, methods=",".join(contenders.values()), out=folder / (variant or "run"), learn=study.learn,
-            budgets=asked.budgets or ",".join(map(str, study.budgets)), model=other.model or names["model"],
+            budgets=asked.budgets or ",".join(map(str, study.budgets)),
+            model=filled(other.model or "{model}"),
             answer=other.answer or (study.answer if asked.answer is None else asked.answer),
             measure=[*study.measures, *(asked.measure or ())],
             baseline=next((n for one, n in contenders.items() if study.reference.startswith(one)), None),

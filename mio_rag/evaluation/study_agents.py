@@ -1,0 +1,204 @@
+"""Tables and figures of the published agents: where time goes (ARGO), and which workflows pay (MAO-ARAG)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mio_rag.errors import InputError
+from mio_rag.evaluation.rows import seconds_column
+from mio_rag.evaluation.statistics import mean_interval
+from mio_rag.evaluation.studies import Column, StudyRun, figure, table
+from mio_rag.learning.planner import IntArray, Planner, Tree
+from mio_rag.learning.planner_regression import Experience
+from mio_rag.learning.planner_training import Table, Training, judged, read_table, train_planner
+from mio_rag.pictures import label_points
+from mio_rag.policy import Policy
+from mio_rag.retrieval.embedders import make_embedder
+
+# -- where time goes --------------------------------------------------------------------------------------
+
+#: Component -> parts of the ledger.
+_COMPONENTS = {
+    "retriever": ("retrieve",),
+    "decomposer": ("decompose",),
+    "reasoner": ("reason",),
+    "synthesizer": ("answer",),
+}
+
+
+def _seconds(run: StudyRun) -> dict[str, dict[str, float]]:
+    """Label -> mean seconds of a question by component; the overhead is what no component took."""
+    found = {}
+    for (label, _), rows in run.groups.items():
+
+        def mean(name: str, rows: Sequence[Mapping[str, Any]] = rows) -> float:
+            return float(np.mean([float(row.get(name) or 0.0) for row in rows]))
+
+        each = {
+            name: sum(mean(seconds_column(part)) for part in parts) for name, parts in _COMPONENTS.items()
+        }
+        total = mean("total_seconds")
+        found[label] = {**each, "overhead": max(0.0, total - sum(each.values())), "total": total}
+    return found
+
+
+@table("latency")
+def _latency(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
+    """Seconds of a question, how much faster than the slowest, shares of components, and projections."""
+    found = _seconds(run)
+    slowest = max(one["total"] for one in found.values())
+    columns: list[Column] = [
+        ("system", list(found)),
+        ("seconds", [f"{one['total']:.2f}" for one in found.values()]),
+        ("speed-up", [f"{slowest / max(one['total'], 1e-9):.2f}" for one in found.values()]),
+    ]
+    for name in (*_COMPONENTS, "overhead"):
+        columns.append((name, [f"{one[name] / max(one['total'], 1e-9):.1%}" for one in found.values()]))
+    for questions in given.get("questions", (1000,)):
+        hours = [f"{one['total'] * questions / 3600:.1f} h" for one in found.values()]
+        columns.append((f"{questions:,} questions", hours))
+    return columns
+
+
+@figure("latency")
+def _latency_drawn(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
+    """Seconds of a question, stacked by component."""
+    found = _seconds(run)
+    below = np.zeros(len(found))
+    for name in (*_COMPONENTS, "overhead"):
+        heights = np.array([one[name] for one in found.values()])
+        axes.bar(range(len(found)), heights, bottom=below, label=name)
+        below += heights
+    axes.set_xticks(range(len(found)), list(found), rotation=30, ha="right", fontsize=7)
+    axes.set_ylabel("seconds of a question")
+    axes.legend(fontsize=7)
+
+
+# -- which workflows pay ----------------------------------------------------------------------------------
+
+_FOLDS = 5
+_SYSTEMS = ("published", "ours")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Planned:
+    """Decisions on questions that a planner has not learned from.
+
+    chosen: (system, alpha) -> a workflow for each question; invalid: share of the plans in training that
+    were no workflow.
+    """
+
+    table: Table
+    whole: Experience
+    chosen: Mapping[tuple[str, float], IntArray]
+    invalid: Mapping[tuple[str, float], float]
+
+
+@lru_cache(maxsize=1)
+def _planned(folder: Path, alphas: tuple[float, ...]) -> _Planned:
+    """Learn from all folds but one, and decide on that one, at every price."""
+    found = read_table(folder, make_embedder("minilm"))
+    n = len(found.outcomes)
+    fold = np.random.default_rng(0).permutation(n) % _FOLDS
+    chosen: dict[tuple[str, float], IntArray] = {}
+    invalid: dict[tuple[str, float], float] = {}
+    for system in _SYSTEMS:
+        how = Training.from_dict(Policy.load(f"{system}/mao-arag").training, "training")
+        known: dict[int, Planner] = {}
+        for alpha in alphas:
+            made, wrong = np.zeros(n, dtype=np.intp), []
+            asked = how.replace(ppo=how.ppo.replace(alphas=(alpha,)))
+            for k in range(_FOLDS):
+                learned, held = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+                if k not in known or how.method == "ppo":  # a regression decides at any price
+                    known[k], curve = train_planner(found, learned, asked)
+                    wrong += [row[4] for row in curve]
+                planner = known[k]
+                made[held] = planner.choices(_experience(found, planner, held).observed, alpha)
+            chosen[system, alpha] = made
+            invalid[system, alpha] = float(np.mean(wrong)) if wrong else 0.0
+    everyone = np.arange(n, dtype=np.intp)
+    first, _ = train_planner(found, everyone, Training(weights=how.weights))
+    return _Planned(found, _experience(found, first, everyone), chosen, invalid)
+
+
+def _experience(found: Table, planner: Planner, places: IntArray) -> Experience:
+    return found.experience(
+        Tree(found.workflows, planner.tree.mode), planner.features, places, planner.unit, planner.cost,
+        planner.weights,
+    )  # fmt: skip
+
+
+def _of(run: StudyRun, given: Mapping[str, Any]) -> _Planned:
+    folder = run.folder / str(given.get("outcomes", "published.outcomes"))
+    if not folder.is_dir():
+        raise InputError(f"'{folder}' holds no outcomes: the study prepares them by `policy fit planner`")
+    return _planned(folder, tuple(map(float, given.get("alphas", (0.0, 0.05, 0.1, 0.2, 0.5)))))
+
+
+@table("planners")
+def _planners_table(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
+    """F1 and cost at each price, against the best mixture of fixed workflows; ours against published."""
+    found, lines = _of(run, given), []
+    names = [workflow.name for workflow in found.table.workflows]
+    fixed = {(name, 0.0): np.full(len(found.whole), k, dtype=np.intp) for k, name in enumerate(names)}
+    for (system, alpha), chosen in {**found.chosen, **fixed}.items():
+        point = judged(system, found.whole, chosen, alpha)
+        learned = system in _SYSTEMS
+        other = found.chosen.get(("published", alpha)) if system == "ours" else None
+        paired = "\u2013"
+        if other is not None:
+            gain = found.whole.reward(chosen, alpha) - found.whole.reward(other, alpha)
+            paired = _signed(mean_interval(gain.tolist()))
+        invalid = f"{found.invalid[system, alpha]:.1%}" if system == "published" else "\u2013"
+        lines.append(
+            (system, f"{alpha:g}" if learned else "", f"{point.quality:.3f}", f"{point.cost:.2f}",
+             _signed({"mean": point.gain, "low": point.low, "high": point.high}), paired, invalid)
+        )  # fmt: skip
+    heads = ("planner or workflow", "alpha", "F1", "cost", "above the best mixture of workflows",
+             "reward less that of published", "no workflow, in training")  # fmt: skip
+    return [(head, list(cells)) for head, cells in zip(heads, zip(*lines, strict=True), strict=True)]
+
+
+def _signed(one: Mapping[str, Any]) -> str:
+    return f"{one['mean']:+.3f} ({one['low']:+.3f} to {one['high']:+.3f})"
+
+
+@figure("planners")
+def _planners_drawn(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
+    """F1 against cost: both planners over their prices, and the fixed workflows."""
+    whole, chosen = (found := _of(run, given)).whole, found.chosen
+    for system in _SYSTEMS:
+        own = {alpha: made for (name, alpha), made in chosen.items() if name == system}
+        points = [judged(system, whole, made, alpha, draws=1) for alpha, made in own.items()]
+        axes.plot([one.cost for one in points], [one.quality for one in points], "o-", ms=3, label=system)
+    spots = [((float(c), float(q)), w.name) for c, q, w in zip(
+        whole.cost.mean(axis=0), whole.quality.mean(axis=0), found.table.workflows, strict=True)]  # fmt: skip
+    axes.scatter(*zip(*(spot for spot, _ in spots), strict=True), color="#888888", label="fixed workflows")
+    axes.set(xlabel="cost (tokens of a plain answer: 1; searches and turns)", ylabel="token F1")
+    axes.legend(fontsize=7)
+    label_points(axes, spots)
+
+
+@table("decisions")
+def _decisions(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
+    """What a planner chose for each question, what came of it, and the cheapest workflow that is right."""
+    found = _of(run, given)
+    system, alpha, right = str(given.get("system", "ours")), float(given.get("alpha", 0.1)), 0.6
+    whole, chosen, lines = found.whole, found.chosen[system, alpha], []
+    names = [workflow.name for workflow in found.table.workflows]
+    for i in range(min(len(whole), int(given.get("questions", 50)))):
+        fine = np.flatnonzero(whole.quality[i] >= right)
+        cheapest = names[int(fine[np.argmin(whole.cost[i, fine])])] if len(fine) else "none is right"
+        name, f1 = names[chosen[i]], float(whole.quality[i, chosen[i]])
+        verdict = "hopeless" if not len(fine) else "missed" if f1 < right else "right, dearer"
+        verdict = "right, cheapest" if name == cheapest else verdict
+        lines.append((found.table.outcomes.questions[i][:70], name, f"{f1:.2f}", cheapest, verdict, ""))
+    heads = ("question", "workflow", "F1", "cheapest right workflow", "of F1 >= .6", "judged")
+    return [(head, list(cells)) for head, cells in zip(heads, zip(*lines, strict=True), strict=True)]
