@@ -43,6 +43,8 @@ _LOG = logging.getLogger("mio_rag.adapters")
 
 #: Where the notes stand in the metadata of what is chosen.
 NOTES = "mio_rag"
+#: Documents that come in the order of their scores, so that those cannot be similarities.
+_CLEARLY = 5
 _NOTED = ("reason", "relevance", "value", "tokens")
 
 #: Vectors that a `Vectors` remembers at most; the oldest are forgotten first.
@@ -161,6 +163,7 @@ class Documents:
     """What an adapter hands over, a column for each part: one entry for each document, or no column at all.
 
     texts: what the reader will see; its tokens are counted.
+    heads: what the reader sees above each text; counted, and above texts that are read as one written once.
     ids: blank where a document has none.
     sources: what `max_per_source` goes by; blank: a source of its own.
     scores: relevance; None where unknown.
@@ -179,6 +182,7 @@ class Documents:
     embed_texts: Sequence[str] | None = None
     starts: Sequence[int | None] | None = None
     metadata: Sequence[Mapping[str, Any]] | None = None
+    heads: Sequence[str] | None = None
     places: Sequence[int] = ()
 
     def __post_init__(self) -> None:
@@ -292,16 +296,20 @@ def choose(
     ids = _ids(documents)
     sources, columns, problems = _laid_out(documents, ids, selector)
     if scores is not None and n > 2 and scores[0] < scores[-1] and all(a <= b for a, b in pairwise(scores)):
+        turned = n >= _CLEARLY
+        taken = "were read as such: give" if turned else "the largest was taken for the most relevant: give"
         problems.insert(
             0,
-            f"scores ascend along the ranks ({scores[0]:g} to {scores[-1]:g}), as distances do, and the "
-            "largest was taken for the most relevant: give similarities for distances, or no scores",
+            f"scores ascend along the ranks ({scores[0]:g} to {scores[-1]:g}), as distances do, and {taken} "
+            "similarities for distances, or no scores",
         )
+        scores = scores[0] + scores[-1] - scores if turned else scores
     data = documents.metadata or [{}] * n
     passages = [
         Passage(
             ids[k],
             documents.texts[k],
+            title="" if documents.heads is None else documents.heads[k],
             source=sources[k],
             date=date if isinstance(date := data[k].get("date"), str) and not check_date(date) else "",
             metadata=data[k],

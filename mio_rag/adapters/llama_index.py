@@ -31,8 +31,8 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     source_key: where in the metadata a node's source stands, for `max_per_source`; None: the document it is
         part of. Nodes of one page or section that overlap or touch (by ``start_char_idx``, or by their texts,
         as sentence windows, and parents and children) are read as one, with theirs in
-        ``node.metadata["mio_rag"]["parts"]``, unless ``merge=False``; not where metadata are shown to the
-        model.
+        ``node.metadata["mio_rag"]["parts"]``, unless ``merge=False``; not where metadata that are shown to
+        the model differ.
     where, selector, counter, on_selection: see `mio_rag.adapters.core.SelectionFields`.
     **settings: any parameter of `mio_rag.Selector`.
 
@@ -69,7 +69,9 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
             raise InputError("the question is missing: give query_bundle= or query_str=")
         given, bare = list(nodes), [found.node for found in nodes]
         key, embeddings = self.source_key, [node.embedding for node in bare]
-        texts, embed_texts = _shown(bare)
+        shown, embed_texts = _shown(bare)
+        heads = [_head(node, text) for node, text in zip(bare, shown, strict=True)]
+        texts = [text[len(head) :] for text, head in zip(shown, heads, strict=True)]
         documents = Documents(
             texts,
             [node.id_ for node in bare],
@@ -78,9 +80,10 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
             else [label(node.metadata.get(key)) for node in bare],
             [found.score for found in given] if self.use_scores else None,
             embeddings if any(embeddings) else None,
-            embed_texts,
+            embed_texts or shown,
             [_start(node, text) for node, text in zip(bare, texts, strict=True)],
             [node.metadata for node in bare],
+            heads,
         )
         # The bundle's vector is the index's; it fits vectors that come with the nodes, and no others.
         choice = self._choose(
@@ -102,6 +105,12 @@ def _shown(nodes: list[BaseNode]) -> tuple[list[str], list[str] | None]:
     return texts, [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
 
 
+def _head(node: BaseNode, shown: str) -> str:
+    """What the model is shown above the text of a node: mostly metadata. LlamaIndex cuts white space then."""
+    text = getattr(node, "text", "").rstrip()
+    return shown[: -len(text)] if text and shown.endswith(text) else ""
+
+
 @cache
 def _renders_as_usual(kind: type[BaseNode]) -> bool:
     if not issubclass(kind, TextNode):
@@ -117,7 +126,8 @@ def _start(node: BaseNode, shown: str) -> int | None:
     if node.relationships and node.parent_node is not None:
         return None
     start, end = (place(getattr(node, name, None)) for name in ("start_char_idx", "end_char_idx"))
-    if start is None or shown != getattr(node, "text", None) or end not in (None, start + len(shown)):
+    text = getattr(node, "text", "")
+    if start is None or shown.rstrip() != text.rstrip() or end not in (None, start + len(text)):
         return None
     return start
 

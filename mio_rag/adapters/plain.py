@@ -24,6 +24,7 @@ from mio_rag.selection.selector import Selector
 from mio_rag.settings import Settings
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.stores.base import index_of, vectors_of
+from mio_rag.stores.cut import dated
 from mio_rag.types import Passage
 
 #: What a door selects by where nothing else is said.
@@ -146,7 +147,7 @@ def pool_of(
     scores: relevance, larger is better. Without it the passages are ranked as those of an index: by vectors,
         words, and the names by which they mention each other.
     """
-    counter = counter or RegexCounter()
+    counter, passages = counter or RegexCounter(), dated(passages)
     if scores is None:
         if query is None and embedder is None:
             raise InputError(

@@ -103,8 +103,8 @@ def batch_answer(
             retries=retries, progress=lambda more, all_: advance(more),
         )  # fmt: skip
     call.output.result(done.to_dict(), f"{_answered(done)} -> {call.folder / 'answers.jsonl'}")
-    if not done.answered:
-        raise typer.Exit(1)
+    if done.left or not done.answered:
+        raise typer.Exit(4 if done.left else 1)
 
 
 def _answered(done: AskedSummary) -> str:

@@ -518,6 +518,13 @@ def day_in(text: str, at: int = 0, *, whole: bool = False) -> str:
     return day if month and check_date(day) is None else ""
 
 
+def day_in_name(name: str) -> str:
+    """The day or month that the name of a file names, without its ending; blank if none."""
+    day = day_in(re.sub(r"[_ ]", "-", name), whole=True)
+    found = re.search(r"(?<!\d)((?:19|20)\d\d)(\d\d)(\d\d)(?!\d)", name)
+    return day or (day_in("-".join(found.groups())) if found else "")
+
+
 def stated_date(blocks: Sequence[Block]) -> str:
     """The date that the head of a document gives itself ("Last updated: 3 May 2024"); blank if none."""
     for block in blocks[:8]:

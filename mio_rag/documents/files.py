@@ -19,7 +19,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from mio_rag.documents.blocks import Document, day_in, short_title, stated_date
+from mio_rag.documents.blocks import Document, day_in_name, short_title, stated_date
 from mio_rag.documents.docx import read_docx
 from mio_rag.documents.html import read_html
 from mio_rag.documents.markdown import read_markdown
@@ -110,7 +110,7 @@ def read_document(path: Path, max_bytes: int = MAX_BYTES) -> Document:
         ) from error
     if not document.title:
         document.title = _name_as_title(path.stem)
-    document.date = document.date or stated_date(document.blocks) or _date_in_name(path.stem)
+    document.date = document.date or stated_date(document.blocks) or day_in_name(path.stem)
     return document
 
 
@@ -143,12 +143,6 @@ def _name_as_title(name: str) -> str:
     words = re.sub(r"[_\s]+|(?<=\D)-(?=\D)|(?<=\d)-(?=[^\W\d])", " ", name).split()
     kept = [word for word in words if not re.fullmatch(r"[\d-]{5,}", word)]
     return short_title(" ".join(kept or words)) or name
-
-
-def _date_in_name(name: str) -> str:
-    day = day_in(re.sub(r"[_ ]", "-", name), whole=True)
-    found = re.search(r"(?<!\d)((?:19|20)\d\d)(\d\d)(\d\d)(?!\d)", name)
-    return day or (day_in("-".join(found.groups())) if found else "")
 
 
 def _decoded(data: bytes, declared: str | None = None) -> str:

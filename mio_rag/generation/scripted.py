@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from mio_rag.context import RegexCounter, TokenCounter
 from mio_rag.errors import InputError, MioRagError
@@ -73,16 +77,21 @@ class ScriptedGenerator(BaseGenerator):
 
 
 class FunctionGenerator(BaseGenerator):
-    """A reader that is a function of a prompt and the longest answer in tokens, which are approximate."""
+    """A reader that is a function of a prompt and the longest answer in tokens, which are approximate; it may
+    be asynchronous.
+    """
 
-    def __init__(self, function: Callable[[str, int], str]) -> None:
+    def __init__(self, function: Callable[[str, int], str | Awaitable[str]]) -> None:
         super().__init__(getattr(function, "__name__", "function"), concurrency=64)
         self._function = function
 
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
         start = time.perf_counter()
         try:
-            text = self._function("\n\n".join(prompt.texts), max_tokens)
+            text: Any = self._function("\n\n".join(prompt.texts), max_tokens)
+            if inspect.iscoroutine(text):  # in a thread of its own: there may be a running loop here
+                with ThreadPoolExecutor(1) as thread:
+                    text = thread.submit(asyncio.run, text).result()
         except MioRagError:
             raise
         except Exception as error:

@@ -306,7 +306,8 @@ class TfidfEmbedder:
     def _state(self) -> tuple[TermWeights, NDArray[np.float32]]:
         if self._terms is None or self._components is None:
             raise InputError(
-                "embedder 'tfidf' is not fitted: call fit(corpus texts), or load it with its index"
+                "embedder 'tfidf' is not fitted: it belongs to an index, and fits no store, whose "
+                "embedder is the one that made its vectors. In Python, call fit(texts) first"
             )
         return self._terms, self._components
 

@@ -442,10 +442,14 @@ def _add_state(
     shown = {200: {"content": {"text/plain": {}}}, **_KEY_REFUSED}
 
     @app.get("/metrics", response_class=Response, responses=shown)
-    def show_metrics() -> Response:
-        """Requests, latencies, certificates and gaps in Prometheus' text format."""
+    def show_metrics(request: Request) -> Response:
+        """Requests, latencies, certificates and gaps in Prometheus' text format; of a key that is held to a
+        filter, its own budget alone.
+        """
+        caller = request.state.caller.key
+        own = caller if caller is not None and caller.where is not None else None
         split = None if answering.ratings is None else answering.ratings.stats()
-        return Response(metrics.text(keys, answering.stats(), split), media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics.text(keys, answering.stats(), split, own), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_pages(app: FastAPI, questions: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from mio_rag.errors import StateError
-from mio_rag.service.keys import Keys
+from mio_rag.service.keys import Key, Keys
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 #: Why a connection is closed: its headers or its body took too long, it left a response unread, it was idle,
@@ -94,15 +94,16 @@ class Metrics:
         keys: Keys | None = None,
         learned: Mapping[str, Any] | None = None,
         split: Mapping[str, Any] | None = None,
+        only: Key | None = None,
     ) -> bytes:
         """Return all metrics in Prometheus' text format.
 
-        keys: their budgets, for all processes.
+        keys: their budgets, for all processes; of `only` one, where it is given.
         learned: what a bandit learned, for all processes; see `mio_rag.learning.bandit_report`.
         split: `Ratings.stats` of two policies.
         """
         read = CollectorRegistry()
-        read.register(_Read(keys, learned, split))
+        read.register(_Read(keys, learned, split, only))
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return generate_latest(self._registry) + generate_latest(read)
         everyone = CollectorRegistry()
@@ -115,9 +116,13 @@ class _Read:
     """Read for all processes at once: a gauge would also stay in the files of each process."""
 
     def __init__(
-        self, keys: Keys | None, learned: Mapping[str, Any] | None, split: Mapping[str, Any] | None
+        self,
+        keys: Keys | None,
+        learned: Mapping[str, Any] | None,
+        split: Mapping[str, Any] | None,
+        only: Key | None,
     ) -> None:
-        self._keys, self._learned, self._split = keys, learned, split
+        self._keys, self._learned, self._split, self._only = keys, learned, split, only
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """As the client's collectors."""
@@ -130,6 +135,8 @@ class _Read:
             spent = GaugeMetricFamily("mio_rag_key_spent", "Spent or reserved in this window.", labels=labels)
             limit = GaugeMetricFamily("mio_rag_key_limit", "Limit of this window.", labels=labels)
             for name, key in self._keys:
+                if self._only not in (None, key):
+                    continue
                 with suppress(StateError):
                     for which, (used, most) in self._keys.accounts.spent(key).items():
                         spent.add_metric([name, *which], used)

@@ -53,7 +53,7 @@ class ServiceLimits(Settings):
     """Requests worked on at the same time."""
     queue: Annotated[int, Field(ge=0, lt=10**6)] = 64
     """Requests that may wait; one more gets 503 with Retry-After."""
-    max_wait_seconds: Seconds = 10.0
+    max_wait_seconds: Seconds = 30.0
     """Longest wait; then 503 with Retry-After."""
 
 

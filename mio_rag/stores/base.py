@@ -31,7 +31,7 @@ from mio_rag.retrieval.sentences import SentenceIndex
 from mio_rag.retrieval.texts import embedded_text
 from mio_rag.retrieval.unit_terms import UnitTerms
 from mio_rag.sentences import name_key
-from mio_rag.stores.cut import as_documents
+from mio_rag.stores.cut import as_documents, dated
 from mio_rag.types import Passage
 
 _MOST_HITS = 4096  # that are fetched for one question, where a filter leaves too few of them
@@ -212,7 +212,7 @@ class StoreIndex(CorpusIndex):
         return self._index_of(found, rows)
 
     def _index_of(self, found: Sequence[Passage], rows: NDArray[np.float32]) -> CorpusIndex:
-        made = as_documents(found)
+        made = as_documents(found := dated(found))
         if made is not found:
             with self._state["lock"]:
                 kept = self._state.setdefault("uncut", {})

@@ -47,7 +47,10 @@ class ChromaStore:
             host, _, port = place[2:].partition(":")
             client = module.HttpClient(host=host, port=int(port or 8000), settings=quiet)
         else:
-            client = module.PersistentClient(path=place, settings=quiet)
+            try:
+                client = module.PersistentClient(path=place, settings=quiet)
+            except ValueError:  # a client of this process has it open, mostly with the usual settings
+                client = module.PersistentClient(path=place)
         return cls(client, collection, fields)
 
     def search(

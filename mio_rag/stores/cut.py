@@ -10,17 +10,40 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mio_rag.documents.blocks import Block, day_in_name, stated_date
 from mio_rag.documents.excerpts import read_excerpt
 from mio_rag.stores.places import lay_out
 from mio_rag.types import Line, Passage, Unit
 
 _STRUCTURED = 0.2  # share of hits with several lines from which they are read as documents
+_HEAD = 300  # characters of a document that may state its date
 _FAR = 1000  # characters between pieces whose distance nobody knows
 _NUMBER = re.compile(r"(.*?)(?<![0-9A-Za-z])((?:[A-Za-z]{1,10})?)(\d{1,7})")
 _NUMBERED_BY = (
     "chunk", "chunk_index", "chunk_id", "chunk_number", "chunk_no", "chunk_idx", "seq", "seq_num", "index",
     "position", "split_id", "part", "n",
 )  # fmt: skip
+
+
+def dated(hits: Sequence[Passage]) -> Sequence[Passage]:
+    """Return hits with the date that their document states in one of them, or in its name, as readers find
+    it; of documents of which no hit has one.
+    """
+    pieces: dict[str, list[Passage]] = {}
+    for one in hits:
+        if one.source:
+            pieces.setdefault(one.source, []).append(one)
+    days = {source: _day(source, found) for source, found in pieces.items() if not any(p.date for p in found)}
+    if not any(days.values()):
+        return hits
+    return [replace(one, date=days.get(one.source) or one.date) for one in hits]
+
+
+def _day(source: str, pieces: Sequence[Passage]) -> str:
+    heads = [one.text.splitlines()[:8] for one in pieces if (one.start or 0) < _HEAD]
+    stated = (stated_date([Block("paragraph", line) for line in lines if line.strip()]) for lines in heads)
+    name = re.sub(r"\.\w{1,5}$", "", re.split(r"[/\\]", source)[-1])
+    return next(filter(None, stated), "") or day_in_name(name)
 
 
 def as_documents(hits: Sequence[Passage]) -> Sequence[Passage]:

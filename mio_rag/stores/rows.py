@@ -29,6 +29,8 @@ NAMES = {
 #: Names under which splitters and `Passage.to_dict` keep where a text begins, and what it is made of.
 _STARTS = ("start", "start_index", "start_char_idx", "split_idx_start")
 _UNITS = ("lines", "units")
+#: Names under which loaders keep a page, counted from 1; those of "page" count from 0, too.
+_PAGES = ("page_label", "page_number")
 _NESTED = ("metadata", "meta", "payload")
 
 
@@ -89,6 +91,7 @@ class Fields:
             },
             vector=None if vector is None else np.asarray(vector, dtype=np.float32),
             score=score,
+            page=next((int(p) for name in _PAGES if (p := str(row.get(name))).isdecimal() and int(p)), None),
         )
         return _placed(one, row)
 

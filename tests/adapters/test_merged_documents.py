@@ -177,6 +177,45 @@ def test_scores_that_ascend_are_noted() -> None:
             document.metadata["relevance_score"] = score
 
 
+def test_distances_in_the_place_of_scores_are_read_as_such() -> None:
+    texts = ["The pump hall is locked at night.", *(f"Canteen menu {k}: soup and bread." for k in range(7))]
+    items = [Item(text, f"t{k}", 0.1 + 0.1 * k, f"s{k}") for k, text in enumerate(texts)]
+    for adapter in (by_langchain, by_llama_index, by_haystack):
+        found = adapter("When is the pump hall locked?", items, budget=9, **_GIVEN)
+        assert [one.text for one in found] == texts[:1]
+        assert any("ascend" in note for note in found[0].notes["certificate"]["notes"])
+
+
+def test_metadata_that_a_model_is_shown_stand_once_above_merged_nodes() -> None:
+    schema = pytest.importorskip("llama_index.core.schema")
+    parsers = pytest.importorskip("llama_index.core.node_parser")
+    module = pytest.importorskip("mio_rag.adapters.llama_index")
+    document = schema.Document(text=_STORY + "\n", metadata={"file_path": "rules/pumps.md"})
+    cut = parsers.SentenceSplitter(chunk_size=30, chunk_overlap=10).get_nodes_from_documents([document])
+    scored = [schema.NodeWithScore(node=node, score=0.9 - 0.1 * k) for k, node in enumerate(cut)]
+    assert len(scored) > 2
+    found = module.SelectionPostprocessor(budget=80, **_GIVEN).postprocess_nodes(scored, query_str="pump")
+    assert [one.node.get_content(schema.MetadataMode.LLM) for one in found] == [
+        f"file_path: rules/pumps.md\n\n{_STORY}"
+    ]
+
+
+def test_pieces_have_the_date_that_their_document_states() -> None:
+    core = pytest.importorskip("langchain_core.documents")
+    module = pytest.importorskip("mio_rag.adapters.langchain")
+    days = {"leave-policy-2023.md": ("10 January 2023", 25), "leave-policy.md": ("2 March 2026", 27)}
+    documents = [
+        core.Document(page_content=text, metadata={"source": source, "relevance_score": 1.0})
+        for source, (day, number) in days.items()
+        for text in (f"# Leave policy\n\nUpdated: {day}", f"Staff have {number} working days of leave.")
+    ]  # fmt: skip
+    question = "How many working days of leave do staff have?"
+    found = module.SelectionCompressor(budget=60, **_GIVEN).compress_documents(documents, question)
+    read = " ".join(one.page_content for one in found)
+    assert "27 working days" in read
+    assert "25 working days" not in read
+
+
 def test_windows_and_children_of_llama_index_are_read_once() -> None:
     core = pytest.importorskip("llama_index.core")
     parsers = pytest.importorskip("llama_index.core.node_parser")
@@ -196,8 +235,8 @@ def test_windows_and_children_of_llama_index_are_read_once() -> None:
     (found,) = chooser.postprocess_nodes(scored, query_str="?")
     assert found.node.get_content() == _STORY
     assert not any("contradict" in n for n in found.node.metadata["mio_rag"]["certificate"]["notes"])
-    for one in scored:
-        one.node.metadata["author"] = "shown to the model"
+    for k, one in enumerate(scored):
+        one.node.metadata["author"] = f"shown to the model: {k}"
     assert len(chooser.postprocess_nodes(scored, query_str="?")) > 1
 
 

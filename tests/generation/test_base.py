@@ -263,6 +263,14 @@ def test_any_function_is_a_reader() -> None:
     with pytest.raises(GenerationError, match="shout returned a int, expected a string"):
         reader.generate(PROMPT, max_tokens=5)
     assert as_generator(reader) is reader
+
+    async def whisper(prompt: str, max_tokens: int) -> str:
+        return shout(prompt, max_tokens).lower()
+
+    async def within() -> str:
+        return as_generator(whisper).generate(PROMPT, max_tokens=9).text
+
+    assert asyncio.run(within()) == "paris"
     for spec in ("extract", "extractive"):
         assert as_generator(spec).name == make_generator(spec).name == model_name(spec) == "extractive"
         check_generator(spec)

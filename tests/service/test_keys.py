@@ -291,6 +291,8 @@ def test_a_spent_key_is_refused_until_the_window_ends(asking: Any, tmp_path: Pat
     text = client.get("/metrics").text
     assert 'mio_rag_key_limit{key="support",unit="tokens",window="month"} 100000.0' in text
     assert re.search(r'mio_rag_key_spent\{key="support",unit="tokens",window="day"\} [1-9]', text)
+    held = asking('tokens = { day = 9 }\nwhere = "source=*"\n[keys.other]\nsha256 = "' + "0" * 64 + '"\n')[0]
+    assert 'key="other"' not in held.get("/metrics").text
     with sqlite3.connect(tmp_path / "keys.sqlite") as connection:
         assert connection.execute("SELECT count(*) FROM reserved").fetchone() == (0,)
 

@@ -210,3 +210,17 @@ def test_urls_that_lead_nowhere_are_named(given: str, message: str, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
         open_store(given)
+
+
+def test_a_folder_of_chroma_that_this_process_has_open(demo_index: CorpusIndex, tmp_path: Path) -> None:
+    module = pytest.importorskip("chromadb")
+    notes = module.PersistentClient(str(tmp_path)).create_collection("notes", embedding_function=None)
+    text = "The pump hall is locked at night."
+    rows = demo_index.embedder.encode([text]).tolist()
+    notes.add(
+        ids=["a"], documents=[text], embeddings=rows, metadatas=[{"source": "a.pdf", "page_label": "3"}]
+    )
+    found = Collection(open_store(f"chroma:{tmp_path}/notes"), embedder=demo_index.embedder).select(
+        "Pump hall?"
+    )
+    assert [(part["source"], part["page"]) for part in found.parts] == [("a.pdf", 3)]
