@@ -1,5 +1,6 @@
 """What every generator promises, shown on those that need no model; prompts, specifications and windows."""
 
+import asyncio
 import subprocess
 import sys
 import threading
