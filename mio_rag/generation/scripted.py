@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import time
@@ -90,6 +89,8 @@ class FunctionGenerator(BaseGenerator):
         try:
             text: Any = self._function("\n\n".join(prompt.texts), max_tokens)
             if inspect.iscoroutine(text):  # in a thread of its own: there may be a running loop here
+                import asyncio
+
                 with ThreadPoolExecutor(1) as thread:
                     text = thread.submit(asyncio.run, text).result()
         except MioRagError:
