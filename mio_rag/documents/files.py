@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import gc
 import io
 import multiprocessing
 import os
@@ -54,7 +55,7 @@ TOOL_FOLDERS = frozenset(
 _META = re.compile(
     rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w-]+)|<\?xml[^>]{0,99}encoding=["']([\w-]+)""", re.I
 )
-_MANY, _MUCH = 20, 5_000_000  # files, bytes: from here on they are read side by side
+_MUCH = 2_000_000  # bytes, about a second of work: from here on files are read side by side
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def read_folder(
 ) -> Read:
     """The passages of all files below a folder that can be read, by their paths, or of one file.
 
-    Many files are read in several processes.
+    Large folders are read in several processes.
 
     max_words: words of a passage, about, >= 1.
     follow_links: read what symbolic links out of the folder lead to. A file is read once, however many links
@@ -266,14 +267,14 @@ def _all_read(jobs: Sequence[_Job]) -> Iterator[tuple[int, Read]]:
         len(jobs), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     alone = workers < 2 or multiprocessing.current_process().daemon
-    if alone or (len(jobs) < _MANY and sum(sizes) < _MUCH):
+    if alone or sum(sizes) < _MUCH:
         yield from ((k, _read(job)) for k, job in enumerate(jobs))
         return
     left = sorted(range(len(jobs)), key=lambda k: -sizes[k])  # the longest first
     while left:
         done: list[int] = []
         try:
-            with ProcessPoolExecutor(workers, _Context()) as pool:
+            with ProcessPoolExecutor(workers, _Context(), _settle) as pool:
                 futures: dict[Future[Read], int] = {pool.submit(_read, jobs[k]): k for k in left}
                 for future in as_completed(futures):
                     read = future.result()
@@ -286,6 +287,11 @@ def _all_read(jobs: Sequence[_Job]) -> Iterator[tuple[int, Read]]:
                 yield k, Read((), (LeftOut(jobs[k][2], "broke its reader, which ended"),))
             workers = 1
         left = [k for k in left if k not in set(done)]
+
+
+def _settle() -> None:
+    """Look for garbage rarely: what readers make is many small objects and hardly a cycle."""
+    gc.set_threshold(100_000, 20, 20)
 
 
 def _size(path: Path) -> int:

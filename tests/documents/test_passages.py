@@ -145,17 +145,21 @@ def test_endless_repetition_is_read_in_time_that_grows_with_its_length(
     assert max(len(p.text) for p in passages) < 30_000
 
 
+LARGE = "<p>It is so." + "<!-- large enough for further processes -->" * 50_000
+
+
 def test_many_files_are_read_side_by_side_and_one_by_one_alike(tmp_path: Path) -> None:
-    for k in range(21):
+    (tmp_path / "0.html").write_text(LARGE)
+    for k in range(1, 21):
         (tmp_path / f"{k}.md").write_text(f"# File {k}\n\nIts number is {k}.\n")
     (tmp_path / "x.pdf").write_bytes(b"%PDF-1.4")
     told: list[tuple[int, int]] = []
     many = load_folder(tmp_path, progress=lambda done, total: told.append((done, total)))
     assert told == [(k + 1, 22) for k in range(22)]
-    for name in ("x.pdf", "1.md", "2.md"):
+    for name in ("x.pdf", "0.html"):
         (tmp_path / name).unlink()
     few = read_folder(tmp_path)
-    assert [p for p in many.passages if p.source not in ("1.md", "2.md")] == list(few.passages)
+    assert [p for p in many.passages if p.source != "0.html"] == list(few.passages)
     assert [one.path for one in many.left_out] == ["x.pdf"]
 
 
@@ -168,13 +172,13 @@ print(len(load_folder(sys.argv[1]).passages))
 
 def test_a_program_without_a_guard_may_read_a_folder(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
-    for k in range(21):
-        (tmp_path / "docs" / f"{k}.txt").write_text(f"Number {k} is here.")
+    (tmp_path / "docs" / "0.html").write_text(LARGE)
+    (tmp_path / "docs" / "1.txt").write_text("Number 1 is here.")
     (tmp_path / "run.py").write_text(SCRIPT)
     done = subprocess.run(
         [sys.executable, "run.py", "docs"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert (done.stdout, done.stderr) == ("21\n", "")
+    assert (done.stdout, done.stderr) == ("2\n", "")
 
 
 def test_what_tools_keep_is_named_and_not_read(tmp_path: Path) -> None:
