@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,38 +185,58 @@ class Contender:
 def _contenders(
     found: DocumentSet, given: argparse.Namespace, counter: Tiktoken, about: dict[str, Any]
 ) -> list[Contender]:
-    index = _index(found, given, about)
-    retriever = Retriever(index, counter=counter)
-    pools, seconds = [], []
-    for asked in found.questions:
-        start = time.perf_counter()
-        pools.append(retriever.retrieve(asked.question))
-        seconds.append(time.perf_counter() - start)
-    about["retrieve_ms"] = round(1e3 * float(np.median(seconds)), 2)
-    selector, spent, proofs = Selector(units="auto"), list[float](), list[str]()
+    """Ours, plain rankings, other libraries; then ours and the dense ranking with each further embedder."""
+    first, *others = given.embedder.split(",")
+    index = _index(found, given, first, about)
+    pools = _pools(found, index, counter, about)
+    spent, proofs = list[float](), list[str]()
 
     def ours(k: int, budget: int) -> list[str]:
         start = time.perf_counter()
-        selection = selector.select(pools[k], budget, counter)
+        texts = _selected(pools, counter, k, budget, proofs)
         spent.append(time.perf_counter() - start)
-        proofs.append(selection.result.status.value)
         about["select_ms"] = round(1e3 * float(np.median(spent)), 2)
         about["optimal"] = round(proofs.count("optimal") / len(proofs), 4)
-        return [render_passage(passage) for passage in selection.passages]
+        return texts
 
-    def ranking(how: str) -> Callable[[int, int], list[str]]:
-        def read(k: int, budget: int) -> list[str]:
-            return filled((_whole(pools[k], i) for i in ranked(pools[k], how)), budget, counter)
-
-        return read
-
-    made = [Contender("mio", ours), *(Contender(f"passages {how}", ranking(how)) for how in RANKINGS)]
+    made = [Contender("mio", ours), *(_ranking(f"passages {how}", pools, how, counter) for how in RANKINGS)]
     for name in filter(None, given.peers.split(",")):
         if name not in PEERS:
             raise InputError(f"--peers: '{name}' is unknown: choose {', '.join(PEERS)}")
         peer: Peer = PEERS[name](found.files, index.embedder, given.work / f"{found.name}-{name}")
         made.append(Contender(name, _filled_by(peer, found, counter)))
+    for name in others:
+        known = _pools(found, _index(found, given, name, {}), counter, {})
+        label = name.split("@")[0]
+        chosen = partial(_selected, known, counter)
+        made += [Contender(f"mio, {label}", chosen), _ranking(f"dense, {label}", known, "dense", counter)]
     return made
+
+
+def _pools(found: DocumentSet, index: CorpusIndex, counter: Tiktoken, about: dict[str, Any]) -> list[Pool]:
+    retriever, pools, seconds = Retriever(index, counter=counter), list[Pool](), list[float]()
+    for asked in found.questions:
+        start = time.perf_counter()
+        pools.append(retriever.retrieve(asked.question))
+        seconds.append(time.perf_counter() - start)
+    about["retrieve_ms"] = round(1e3 * float(np.median(seconds)), 2)
+    return pools
+
+
+def _selected(
+    pools: Sequence[Pool], counter: Tiktoken, k: int, budget: int, proofs: list[str] | None = None
+) -> list[str]:
+    selection = Selector(units="auto").select(pools[k], budget, counter)
+    if proofs is not None:
+        proofs.append(selection.result.status.value)
+    return [render_passage(passage) for passage in selection.passages]
+
+
+def _ranking(name: str, pools: Sequence[Pool], how: str, counter: Tiktoken) -> Contender:
+    def read(k: int, budget: int) -> list[str]:
+        return filled((_whole(pools[k], i) for i in ranked(pools[k], how)), budget, counter)
+
+    return Contender(name, read)
 
 
 def _filled_by(peer: Peer, found: DocumentSet, counter: Tiktoken) -> Callable[[int, int], list[str]]:
@@ -225,15 +246,17 @@ def _filled_by(peer: Peer, found: DocumentSet, counter: Tiktoken) -> Callable[[i
     return read
 
 
-def _index(found: DocumentSet, given: argparse.Namespace, about: dict[str, Any]) -> CorpusIndex:
-    folder = given.work / "indexes" / f"{found.name}-{given.embedder}"
+def _index(
+    found: DocumentSet, given: argparse.Namespace, embedder: str, about: dict[str, Any]
+) -> CorpusIndex:
+    folder = given.work / "indexes" / f"{found.name}-{re.sub(r'[^a-z0-9]+', '-', embedder.lower())}"
     if (folder / "manifest.json").is_file():
         return CorpusIndex.load(folder)
     start = time.perf_counter()
     dataset = load_dataset(found.files)
     about["reading_seconds"] = round(time.perf_counter() - start, 2)
     passages: Sequence[Passage] = dataset.passages
-    index = CorpusIndex.build(passages, given.embedder, found.name)
+    index = CorpusIndex.build(passages, embedder, found.name)
     about["passages"], about["left_out"] = len(passages), len(dataset.left_out)
     index.save(folder, overwrite=True)
     return index
@@ -266,13 +289,14 @@ def measure(given: argparse.Namespace) -> Measured:
             if given.reader and budget == budgets[0]:
                 made, answers = _with_answers(made, contenders, found, budget, given)
                 answered.append(answers)
-            ours, best = made[0], max(made[1:], key=lambda row: row.mean("coverage"))
+            rivals = [row for row in made[1:] if "," not in row.kind]  # those have further embedders
+            ours, best = made[0], max(rivals, key=lambda row: row.mean("coverage"))
             for row in made:
                 curves.setdefault(found.name, {}).setdefault(row.kind, []).append(
                     (row.mean("tokens"), row.mean("coverage"))
                 )
-                less = {} if row is ours else differences(ours.columns, row.columns, _COMPARED)
-                rows[row.name] = {**summarized([row])[row.name], "mio_less_this": less}
+                paired = {} if row is ours else differences(ours.columns, row.columns, _COMPARED)
+                rows[row.name] = {**summarized([row])[row.name], "mio_less_this": paired}
             less = interval(ours.columns["coverage"] - best.columns["coverage"])
             assert less is not None
             lines.append(
@@ -293,7 +317,7 @@ def measure(given: argparse.Namespace) -> Measured:
                 row = _row(contenders[0], found, budget, counter)
                 curves[found.name]["mio"].append((row.mean("tokens"), row.mean("coverage")))
         report["sets"][found.name] = {**about, "rows": rows, "tokens_needed": _needed(curves[found.name])}
-    heads = ["set", "budget", "mio", "best rival", "difference", *filter(None, given.peers.split(","))]
+    heads = ["set", "budget", "mio", "best rival", "difference", *(one.name for one in contenders[5:])]
     table = text_table(heads, lines)
     if answered:
         report["answers"], said = _answers_of_all(answered)
