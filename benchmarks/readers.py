@@ -120,7 +120,8 @@ def _timed(name: str, folder: Path, other: Path | None) -> dict[str, float]:
     home = other if name == "the other checkout" and other else Path(__file__).parents[1]
     paths = [str(home.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
-        [sys.executable, "-c", _READ[name] + _TIMED, str(folder)],
+        [sys.executable, "-c", _READ[name] + _TIMED, str(folder.resolve())],
+        cwd=home,  # its folder comes before PYTHONPATH
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
