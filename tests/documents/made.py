@@ -93,6 +93,18 @@ def pdf(
     return out + head + table + tail % (len(objects) + 1, len(out))
 
 
+def grid(
+    rows: Sequence[Sequence[str]], places: Sequence[float], top: float = 700, step: float = 14
+) -> list[Piece]:
+    """Cells of a table at these places from the left, row below row."""
+    return [
+        Piece(x, top - step * k, text)
+        for k, row in enumerate(rows)
+        for x, text in zip(places, row, strict=True)
+        if text
+    ]
+
+
 def _field(field: Field) -> bytes:
     ticked = {"tick": b"/Yes", "no tick": b"/Off"}.get(field.value)
     kind = b"/FT /Tx /V (%s)" % field.value.encode("cp1252")

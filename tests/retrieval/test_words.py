@@ -64,3 +64,7 @@ def test_every_language_stems() -> None:
         assert Words([language])("internationale 12") != []
     with pytest.raises(InputError, match="klingon"):
         Words(["klingon"])
+
+
+def test_a_year_or_quarter_of_a_company_is_its_number() -> None:
+    assert Words()("Q4 of FY2023, FY22, 2023Q4, Q22021") == ["q4", "2023", "2022", "2023", "q4", "q2", "2021"]
