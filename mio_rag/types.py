@@ -221,6 +221,7 @@ class Question:
         not labelled so.
     choices: options of a multiple-choice question.
     evidence: texts that answer it, quoted from the documents.
+    conversation: which one it is of; its questions follow each other in their order.
     """
 
     id: str
@@ -231,6 +232,7 @@ class Question:
     choices: tuple[str, ...] = ()
     type: str = ""
     evidence: tuple[str, ...] = ()
+    conversation: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):

@@ -51,7 +51,7 @@ Column = tuple[str, Sequence[Any]]
 _NONE = "\u2013"
 _MEASURES = (
     "judge=words, embedding, nli:MODEL or yes-no:MODEL; cosine=index or an embedder; "
-    "bert-score=minilm or MODEL[@LAYER]. Repeatable."
+    "bert-score=minilm or MODEL[@LAYER]; stability=RADIUS. Repeatable."
 )
 _PATH = "As in select; several with commas. Without it --questions go to the model alone."
 
@@ -161,7 +161,7 @@ def _evaluated(call: o.Call, asked: _Asked) -> tuple[Report, EvaluationSettings]
         methods=ranked, selector=chosen.selector, retrieval=chosen.policy.search.retrieval, seed=chosen.seed,
         controllers=controllers, control=control, closed_book=closed_book, budgets=at,
         baseline=asked.baseline and policy_names([asked.baseline])[0],
-        limit=call.limit, max_tokens=answer, where=where,
+        limit=call.limit, max_tokens=answer, where=where, error=instruments.error,
         refusing=None if refusal is None else Refusal.load(refusal),
     )  # fmt: skip
     pairs = o.several(sources, None if closed_book else call.questions)
@@ -278,6 +278,7 @@ class _Measuring:
     judge: str | None = None
     cosine: str | None = None
     bert_score: str | None = None
+    stability: str | None = None
 
     @classmethod
     def of(cls, given: list[str] | None, closed_book: bool, answered: bool) -> _Measuring:
@@ -300,11 +301,17 @@ class _Measuring:
         if problems:
             raise InputError(problems)
         collect(
+            lambda: o.numbers("--measure stability", made.stability or "0"),
             lambda: None if made.judge is None else check_judge(made.judge),
             lambda: None if made.cosine in (None, "index") else check_embedder(made.cosine or ""),
             made._encoder,
         )
         return made
+
+    @property
+    def error(self) -> float:
+        """Size of random errors of embeddings."""
+        return o.numbers("--measure stability", self.stability or "0")[0]
 
     def _encoder(self) -> tuple[str, int | None]:
         model, at, layer = (self.bert_score or "").rpartition("@")

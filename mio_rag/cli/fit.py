@@ -156,7 +156,7 @@ def _pools(retriever: Retriever, asked: Sequence[Question]) -> list[Any]:
 def fit_settings(
     call: o.Call,
     recall: Annotated[float | None, "Find this share of the evidence with the fewest tokens."] = None,
-    vary: Annotated[str, "Also redundancy_by_relevance, max_per_source. The rest stays."] = _VARY,
+    vary: Annotated[str, "Also radius (of cosines), redundancy_by_relevance, max_per_source."] = _VARY,
     trials: Annotated[int, "Maximum trials of each search."] = 60,
     patience: Annotated[int, "Stop a search after N trials without improvement."] = 25,
     folds: Annotated[int, "Folds of the cross-validation."] = 4,
@@ -204,6 +204,7 @@ def fit_settings(
         names = ("redundancy_weight", "passage_penalty", "link_benefit", "max_per_source")
         own = {**{name: getattr(best, name) for name in names}, "units": selector.units}
         own["redundancy_by_relevance"] = best.redundancy_by_relevance or None
+        own["radius"] = best.radius or None
         if relevance:
             labelled = [Labelled(p, frozenset(q.gold_ids)) for p, q in zip(pools, asked, strict=True)]
             model = fit(

@@ -82,7 +82,8 @@ class Dataset:
             row = [p.id, p.title, p.text, p.source, *known, *filter(None, [p.date])]
             digest.update(json.dumps(row).encode())
         for q in self.questions:
-            labels = [q.answers, q.gold_ids, q.gold_sources, q.choices, q.type, *q.evidence]
+            told = [*q.evidence, *filter(None, [q.conversation])]
+            labels = [q.answers, q.gold_ids, q.gold_sources, q.choices, q.type, *told]
             digest.update(json.dumps([q.id, q.text, *labels]).encode())
         return digest.hexdigest()
 

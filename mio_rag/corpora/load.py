@@ -34,6 +34,7 @@ from mio_rag.corpora.published import (
     check_published,
     is_published,
     load_published,
+    rag_mini,
     read_published,
     table_rows,
     text_of,
@@ -91,30 +92,11 @@ def convert_rows(
     """Convert rows of a named data set, as the `datasets` package yields them."""
     check_name(name)
     if name.startswith("rag-mini"):
-        return _convert_rag_mini(name, corpus, questions)
+        found = rag_mini(name, corpus, questions)
+        return Dataset(name, found.passages, found.questions)
     paragraphs = Paragraphs(name)
     made = [_ROWS[name](row, paragraphs.enter) for row in questions]
     return Dataset(name, paragraphs.all, tuple(question for question in made if question is not None))
-
-
-def _convert_rag_mini(
-    name: str, corpus: Iterable[Mapping[str, Any]], questions: Iterable[Mapping[str, Any]]
-) -> Dataset:
-    passages = tuple(
-        Passage(str(row["id"]), row["passage"])
-        for row in corpus
-        if isinstance(row["passage"], str) and row["passage"].strip() not in ("", "nan")  # published gaps
-    )
-    known = {p.id for p in passages}
-    converted = []
-    for k, row in enumerate(questions):
-        gold = row.get("relevant_passage_ids") or []
-        if isinstance(gold, str):  # published as the text of a list
-            gold = parse_json(gold, f"relevant_passage_ids of question {k} of '{name}'", DataError)
-        ids = tuple(i for i in map(str, gold) if i in known)
-        answers = () if row["answer"] is None else (str(row["answer"]),)
-        converted.append(Question(str(row.get("id", k)), row["question"], answers, ids))
-    return Dataset(name, passages, tuple(converted))
 
 
 _Enter = Callable[[str, str], str]  # of `Paragraphs`
@@ -403,7 +385,8 @@ def _of_table(path: Path) -> tuple[Question, ...]:
 # Rows -------------------------------------------------------------------------------------------------------
 
 _PASSAGE = ("id", "text", "title", "source", "start", "end", "date", "metadata")
-_QUESTION = ("id", "question", "answers", "gold_ids", "gold_sources", "choices", "type", "evidence")
+_QUESTION = ("id", "question", "answers", "gold_ids", "gold_sources", "choices", "type", "evidence",
+             "conversation")  # fmt: skip
 _LISTS = {"answers", "gold_ids", "gold_sources", "choices", "evidence"}
 
 
@@ -463,7 +446,11 @@ def _question(row: Mapping[str, Any]) -> Question:
     _check_misspelt(row, _QUESTION)
     lists: dict[str, Any] = {name: _strings(row, name) for name in _QUESTION if name in _LISTS}
     return Question(
-        _string(row, "id"), _string(row, "question", required=True), **lists, type=_string(row, "type")
+        _string(row, "id"),
+        _string(row, "question", required=True),
+        **lists,
+        type=_string(row, "type"),
+        conversation=_string(row, "conversation"),
     )
 
 

@@ -7,6 +7,9 @@
     sec-10q:FOLDER       sec-10-q/data/v1 of Docugami's KG-RAG data sets; with documents
     popqa:FILE           popQA.tsv; questions alone
     bamboogle:FILE       the CSV file; questions alone
+    rag-mini-wikipedia:FOLDER, rag-mini-bioasq:FOLDER
+                         Parquet, CSV or JSONL with the columns id and passage, and question and answer
+    nq:FILE              nq-open-oracle.jsonl, with paragraphs; NQ-open.dev.jsonl, questions alone
     oran-bench:PATH      fin_E.json, fin_M.json, fin_H.json, or their folder; questions alone
 
 Text files may be packed with gzip. Nothing is fetched. Every row that does not fit is named. Questions
@@ -32,7 +35,7 @@ from mio_rag.corpora.folder import load_folder
 from mio_rag.documents.files import LeftOut
 from mio_rag.documents.passages import passages_of
 from mio_rag.documents.plain import read_text
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import DataError, InputError, require
 from mio_rag.storage import parse_json
 from mio_rag.types import Passage, Question
 
@@ -429,6 +432,80 @@ def read_musique(path: Path, name: str) -> Found:
     return Found(paragraphs.all, tuple(asked))
 
 
+def rag_mini(name: str, corpus: Iterable[Mapping[str, Any]], questions: Iterable[Mapping[str, Any]]) -> Found:
+    """Convert rows of a set of rag-datasets: passages with ids, and questions, of bioasq with their passages.
+
+    Passages of wikipedia questions are not labelled.
+    """
+    passages = tuple(
+        Passage(str(row["id"]), row["passage"])
+        for row in corpus
+        if isinstance(row["passage"], str) and row["passage"].strip() not in ("", "nan")  # published gaps
+    )
+    known, made = {p.id for p in passages}, list[Question]()
+    for k, row in enumerate(questions):
+        gold = row.get("relevant_passage_ids")
+        if isinstance(gold, str):  # published as the text of a list
+            gold = parse_json(gold or "[]", f"relevant_passage_ids of question {k} of '{name}'", DataError)
+        ids = tuple(i for i in map(str, () if gold is None else gold) if i in known)
+        answers = () if row["answer"] is None else (str(row["answer"]),)
+        made.append(Question(str(row.get("id", k)), row["question"], answers, ids))
+    return Found(passages, tuple(made))
+
+
+def read_rag_mini(path: Path, name: str) -> Found:
+    """Read a folder of RAG-Mini Wikipedia or BioASQ: files are told apart by their columns.
+
+    Source: huggingface.co/rag-datasets.
+    """
+    parts: dict[str, list[Mapping[str, Any]]] = {"passage": [], "question": []}
+    for file in sorted(path.rglob("*")):
+        rows = list(_rows_of(file))
+        for part, found in parts.items():
+            if rows and part in rows[0]:
+                found += rows
+    missing = [part for part, rows in parts.items() if not rows]
+    if missing or any("id" not in row for row in parts["passage"]):
+        columns = "id and passage" if "passage" in missing or not missing else "question and answer"
+        raise DataError(f"'{path}' has no file (.parquet, .csv, .jsonl) with the columns {columns}")
+    return rag_mini(name, parts["passage"], parts["question"])
+
+
+def _rows_of(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The rows of a table, whatever its format; of other files none."""
+    ending = file.name.removesuffix(".gz").rpartition(".")[2]
+    if ending == "parquet":
+        parquet: Any = require("pyarrow.parquet", "evaluation", "a Parquet file")
+        yield from parquet.read_table(file).to_pylist()
+    elif ending == "csv":
+        yield from csv.DictReader(io.StringIO(text_of(file), newline=""))
+    elif ending in ("jsonl", "json"):
+        yield from (row for _, row in json_lines(file) if isinstance(row, dict))
+
+
+def read_nq(path: Path, name: str) -> Found:
+    """Read Natural Questions in lines: {"question", "answer" or "answers"}, and "ctxs" where there are any.
+
+    ctxs: [{"title", "text", "isgold"}, ...], of which one may be gold.
+
+    Source: Kwiatkowski et al., TACL 2019; Lee et al., ACL 2019; with paragraphs: Liu et al., TACL 2024.
+    """
+    paragraphs, numbers = Paragraphs(name), count(1)
+
+    def question(row: Mapping[str, Any]) -> Question:
+        gold = []
+        for one in row.get("ctxs") or ():
+            here = paragraphs.enter(take(one, "title", str), take(one, "text", str))
+            if one.get("isgold") is True:
+                gold.append(here)
+        answers = texts(row, "answers") or texts(row, "answer")
+        return Question(f"{name}-{next(numbers)}", take(row, "question", str), tuple(answers), tuple(gold))
+
+    layout = 'a line {"question", "answers", "ctxs": [{"title", "text", "isgold"}, ...]}'
+    asked = converted(json_lines(path), question, layout)
+    return Found(paragraphs.all, tuple(asked))
+
+
 #: Name before the colon -> how the set is read, and what it is given.
 _FORMATS: dict[str, tuple[Callable[[Path, str], Found], str]] = {
     "hotpotqa": (read_supporting_facts, "a file"),
@@ -436,6 +513,9 @@ _FORMATS: dict[str, tuple[Callable[[Path, str], Found], str]] = {
     "musique": (read_musique, "a file"),
     "triviaqa": (read_triviaqa, "a file"),
     "sec-10q": (read_sec_10q, "a folder"),
+    "rag-mini-wikipedia": (read_rag_mini, "a folder"),
+    "rag-mini-bioasq": (read_rag_mini, "a folder"),
+    "nq": (read_nq, "a file"),
     "popqa": (read_popqa, "a file"),
     "bamboogle": (read_bamboogle, "a file"),
     "oran-bench": (read_oran_bench, "a file or a folder"),

@@ -30,7 +30,15 @@ from mio_rag.errors import (
     collect,
     refuse,
 )
-from mio_rag.evaluation.rows import PARTS, Contender, Taken, Task, seconds_column
+from mio_rag.evaluation.rows import (
+    PARTS,
+    Contender,
+    Taken,
+    Task,
+    jaccard,
+    preceding,
+    seconds_column,
+)
 from mio_rag.generation import build_prompt
 from mio_rag.measures import failed_measures
 from mio_rag.methods import FITTING, Method, make_methods
@@ -57,14 +65,34 @@ _MOST = 2048  # tokens of one question of "paced", where the budget is not large
 class Selecting(Contender):
     """A method on the pool that all methods share; the reader answers."""
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: Method, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         super().__init__(method.name, method.selector.solver)
         self.method, self.selector = method, method.selector
+        self._before: dict[str, str] = {}
+        self._read = {(r["question_id"], r["budget_tokens"]): r.get("selected_ids") for r in rows}
+
+    def prepare(
+        self, questions: Sequence[Question], task: Callable[[Question], Task], budgets: Sequence[int]
+    ) -> None:
+        """See which questions follow each other in a conversation."""
+        self._before = preceding(questions)
 
     def chosen(self, task: Task, pool: Pool, budget_tokens: int) -> Selection:
         """Choose from the pool of a task."""
+        found = self._of(pool, task, budget_tokens)
+        self._read[task.question.id, budget_tokens] = found.ids
+        return found
+
+    def _of(self, pool: Pool, task: Task, budget_tokens: int) -> Selection:
+        """Choose; with a price of changes, by what was read for the question before."""
         assert task.retriever is not None
-        return self.method.select(pool, task.allowed(budget_tokens), task.retriever.counter)
+        method, side = self.method, self.selector.side
+        if side.max_changes is not None or side.change_price:
+            previous = self._read.get((self._before.get(task.question.id, ""), budget_tokens))
+            free = {"max_changes": None, "change_price": 0.0}
+            side = side.replace(**(free if previous is None else {"previous": tuple(previous)}))
+            method = replace(method, selector=method.selector.replace(side=side))
+        return method.select(pool, task.allowed(budget_tokens), task.retriever.counter)
 
     def take(self, task: Task, budget_tokens: int) -> Taken:
         """Select from the shared pool."""
@@ -75,6 +103,11 @@ class Selecting(Contender):
                 taken.selection = self.chosen(task, pool, budget_tokens)
                 if taken.selection.result.x is None:
                     raise InfeasibleError(taken.selection.explain())
+            if task.error:
+                again = [self._of(one, task, budget_tokens) for one in task.others]
+                overlaps = [jaccard(taken.selection.ids, one.ids) for one in again]
+                taken.columns["stability"] = sum(overlaps) / len(overlaps)
+            with taken.costs.part("select"):
                 taken.prompt = build_prompt(task.question, taken.selection.passages)
         except MioRagError as error:
             taken.error = error
@@ -251,7 +284,8 @@ def make_contenders(
         if name == ALLOCATED:
             return Allocated(whole.selector)
         if name in named:
-            return Selecting(method_of(name, setup.selector, whole.selector))
+            mine = [r for r in kept if r["method"] == name and not r["error"]]
+            return Selecting(method_of(name, setup.selector, whole.selector), mine)
         controller = make_controller(name, whole)
         if take_up := getattr(controller, "take_up", None):  # its price depends on what was spent
             spent = [r for r in kept if r["method"] == name and not r["error"]]

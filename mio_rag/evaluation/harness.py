@@ -27,7 +27,7 @@ from mio_rag.evaluation.contenders import (
 )
 from mio_rag.evaluation.ledger import TRACES, Ledger, environment, now, opened_run, record_of
 from mio_rag.evaluation.report import render_report
-from mio_rag.evaluation.rows import Pipeline, warm_up
+from mio_rag.evaluation.rows import Pipeline, add_smoothness, warm_up
 from mio_rag.evaluation.statistics import compare_rows, lead_table, notes, summarize, summarize_sets
 from mio_rag.filters import Filter
 from mio_rag.generation import Generator
@@ -60,6 +60,7 @@ class EvaluationSettings:
     closed_book: there is no corpus: only controllers can run.
     prices: of tokens, for a column of dollars.
     where: the filter that the indexes have, for the record.
+    error: size of random errors of embeddings, by which the stability of methods is measured; 0: it is not.
     refusing: when methods report that the passages do not answer. Controllers stop by themselves.
     """
 
@@ -77,6 +78,7 @@ class EvaluationSettings:
     prices: Prices | None = None
     refusing: Refusal | None = None
     where: Filter = field(default_factory=Filter)
+    error: float = 0.0
 
     def __post_init__(self) -> None:
         problems = [] if self.budgets else ["no token budget is given"]
@@ -87,6 +89,8 @@ class EvaluationSettings:
             problems.append("a token budget is listed twice")
         if self.limit is not None and self.limit < 1:
             problems.append(f"limit={self.limit} must be >= 1")
+        if not 0 <= self.error < 2:
+            problems.append(f"error={self.error} must be from 0 to below 2: embeddings have length 1")
         if self.max_tokens < 1:
             problems.append(f"max_tokens={self.max_tokens} must be >= 1")
         if not 0 <= self.seed < 2**31:
@@ -216,7 +220,7 @@ def evaluate(
         pairs = [(contender, budget) for contender in contenders for budget in budgets]
         pipeline = Pipeline(
             lambda question: retrievers[mixture.set_of[question.id]], generator, settings.max_tokens,
-            settings.prices, instruments, settings.refusing,
+            settings.prices, instruments, settings.refusing, settings.error, settings.seed,
         )  # fmt: skip
         warm_up(contenders, any(one is not None and one.index.has_places for one in retrievers))
         for contender in contenders:
@@ -240,6 +244,7 @@ def evaluate(
 
         ledger.fill(found(), lambda rows: _is_stuck(rows, len(pairs)))
         rows = ledger.sort(asked)
+        add_smoothness(rows, questions)
         run |= {"finished": now(), "seconds": time.perf_counter() - started}
         ledger.write_parquet()
         seed, baseline = settings.seed, settings.reference
@@ -313,6 +318,7 @@ def _run_record(
             "refusal": None if settings.refusing is None else settings.refusing.digest,
             # Its price depends on the number of questions: rows of a shorter run cannot be used.
             **({"questions_of_paced": questions} if PACED in settings.methods else {}),
+            **({"error": settings.error} if settings.error else {}),
             "where": [" ".join(map(str, one)) for one in settings.where.conditions] or None,
             **({"own_methods": own} if (own := digests(settings.methods)) else {}),
             **({"control": settings.control.to_dict()} if settings.controllers else {}),

@@ -7,9 +7,10 @@ are deterministic at temperature 0) and charged to each.
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ _PARTED = (FITTING, "exact:auto", "exact:sentences")
 #: Parts of the costs that every controller's row has; other parts come after them.
 PARTS = ("decompose", "retrieve", "select", "reason", "measure", "answer")
 
+_DRAWS = 3  # of random errors
 _SHOWN_REST = 8  # unselected passages kept for the report
 
 
@@ -64,6 +66,7 @@ class Task:
     """A question, with what every contender may use.
 
     replies: the generator's replies to controllers: an equal prompt is asked once, and charged to each.
+    error: size of random errors of embeddings, by which stability is measured; 0: it is not.
     """
 
     question: Question
@@ -71,6 +74,8 @@ class Task:
     generator: Generator | None
     max_tokens: int
     replies: Replies = field(default_factory=dict)
+    error: float = 0.0
+    seed: int = 0
     _found: Candidates | MioRagError | None = None
     _seconds: float = 0.0
 
@@ -90,11 +95,60 @@ class Task:
             raise self._found
         return self._found
 
+    @cached_property
+    def others(self) -> list[Candidates]:
+        """The candidates, with random errors of their embeddings."""
+        if not self.error:
+            return []
+        # Seeded by the question, so that a resumed run draws what an uninterrupted one would have drawn.
+        rng = np.random.default_rng([self.seed, zlib.crc32(self.question.id.encode("utf-8", "replace"))])
+        return [perturbed(self.pool(Costs()), self.error, "l2", rng) for _ in range(_DRAWS)]
+
     def allowed(self, budget_tokens: int) -> int:
         """Return the budget, or what the reader's context window leaves where that is less."""
         if self.generator is None:
             return budget_tokens
         return context_budget(self.generator, self.question, budget_tokens, max_tokens=self.max_tokens)
+
+
+def perturbed(pool: Candidates, radius: float, norm: str, rng: np.random.Generator) -> Candidates:
+    """Move every passage's embedding by a random error of that size; cosines are those that result."""
+    if pool.embeddings is None or pool.query_embedding is None:
+        raise InputError("stability needs embeddings of passages and question: do not measure it")
+    noise = rng.normal(size=pool.embeddings.shape)
+    size = np.linalg.norm(noise, ord={"l2": 2, "l1": 1, "linf": np.inf}[norm], axis=1, keepdims=True)
+    moved = pool.embeddings + radius * noise / size
+    cosine = moved @ pool.query_embedding.astype(np.float64)
+    scores = dict(pool.scores) | ({"dense": cosine} if "dense" in pool.scores else {})
+    return replace(pool, embeddings=moved.astype(np.float32), relevance=cosine, scores=scores)
+
+
+def jaccard(one: Iterable[Any], other: Iterable[Any]) -> float:
+    """Share of what two selections have together that both have; 1 for two empty ones."""
+    first, second = set(one), set(other)
+    return len(first & second) / len(first | second) if first | second else 1.0
+
+
+def add_smoothness(rows: Iterable[dict[str, Any]], questions: Sequence[Question]) -> None:
+    """Tell each row of a conversation how much of its selection was that of the question before."""
+    before = preceding(questions)
+    chosen = {(r["question_id"], r["method"], r["budget_tokens"]): r.get("selected_ids") for r in rows}
+    for row in rows:
+        last = chosen.get((before.get(row["question_id"]), row["method"], row["budget_tokens"]))
+        if last is not None and row.get("selected_ids") is not None:
+            row["smoothness"] = jaccard(last, row["selected_ids"])
+
+
+def preceding(questions: Sequence[Question]) -> dict[str, str]:
+    """Return question id -> id of the question before it in its conversation."""
+    last: dict[str, str] = {}
+    found = {}
+    for question in questions:
+        if question.conversation in last:
+            found[question.id] = last[question.conversation]
+        if question.conversation:
+            last[question.conversation] = question.id
+    return found
 
 
 @dataclass(eq=False)
@@ -184,10 +238,13 @@ class Pipeline:
     prices: Prices | None = None
     instruments: Instruments | None = None
     refusing: Refusal | None = None
+    error: float = 0.0
+    seed: int = 0
 
     def task(self, question: Question) -> Task:
         """Return the task of a question, the same for every contender."""
-        return Task(question, self.retriever_of(question), self.generator, self.max_tokens)
+        retriever = self.retriever_of(question)
+        return Task(question, retriever, self.generator, self.max_tokens, error=self.error, seed=self.seed)
 
     def rows(
         self, questions: Sequence[Question], open_pairs: Mapping[str, Sequence[tuple[Contender, int]]]

@@ -304,7 +304,7 @@ def _means(run: StudyRun, one: Table) -> list[Column]:
         columns.append(("budget", [str(budget) for _, budget in keys]))
     differences = run.differences(one.columns, against) if against else {}
     for name in one.columns:
-        label, form, scale = _look(name)
+        label, form, scale = look(name)
         means = [run.mean(key, name) for key in keys]
         columns.append((label, [_NONE if m is None else form.format(scale * m["mean"]) for m in means]))
         if any((*key, name) in differences for key in keys):
@@ -314,7 +314,7 @@ def _means(run: StudyRun, one: Table) -> list[Column]:
     return columns
 
 
-def _look(name: str) -> tuple[str, str, float]:
+def look(name: str) -> tuple[str, str, float]:
     """Return heading, format and scale of a measure."""
     if name == "retrieved_per_correct":
         return "retrieved tokens per right answer", "{:.0f}", 1.0
@@ -332,7 +332,7 @@ def _difference(found: Mapping[Any, Any], key: tuple[str, int], name: str, again
     one = found.get((*key, name))
     if one is None:
         return "" if key[0] == against else _NONE
-    _, form, scale = _look(name)
+    _, form, scale = look(name)
     signed = "{:+.1f}" if scale > 1 else form.replace("{:", "{:+")
     value, low, high = (signed.format(scale * one[end]) for end in ("difference", "low", "high"))
     return f"{value} ({low} to {high})"
@@ -373,7 +373,7 @@ def _frontier(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
                 axes.errorbar([x], [y], yerr=_ends([up]), color=shown[0].get_color(), alpha=0.3)
             labels.append(((known[-1][0], known[-1][1]), label))
     for axis, name in zip("xyz", names, strict=False):
-        getattr(axes, f"set_{axis}label")(_look(name)[0])
+        getattr(axes, f"set_{axis}label")(look(name)[0])
     axes.legend(fontsize=7)
     if len(names) == 2:
         label_points(axes, labels)
@@ -398,7 +398,7 @@ def _bars(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
         at = np.arange(len(labels)) + place * wide
         axes.bar(at, heights, wide, yerr=_ends(found), label=f"{budget} tokens", capsize=2)
     axes.set_xticks(np.arange(len(labels)) + 0.4 - 0.4 / len(budgets), labels, rotation=30, ha="right")
-    axes.set_ylabel(_look(given["y"])[0])
+    axes.set_ylabel(look(given["y"])[0])
     if len(budgets) > 1:
         axes.legend(fontsize=7)
 
@@ -413,5 +413,5 @@ def _curve(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
                 np.cumsum(values) / np.arange(1, len(values) + 1), label=f"{label}, {plural(budget, 'token')}"
             )
     axes.set_xlabel("questions")
-    axes.set_ylabel(_look(given["y"])[0])
+    axes.set_ylabel(look(given["y"])[0])
     axes.legend(fontsize=7)

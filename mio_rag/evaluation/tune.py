@@ -84,6 +84,7 @@ _DRAWN: Mapping[str, tuple[float, float] | list[Any]] = {
     "redundancy_weight": (0.005, 0.5),
     "passage_penalty": (0.002, 0.3),
     "token_price": (1e-5, 1e-3),
+    "radius": (0.005, 0.3),
     "link_benefit": (0.02, 1.0),
     "redundancy_by_relevance": [False, True],
     "max_per_source": [None, 1, 2, 3],
@@ -98,6 +99,7 @@ class Setting:
     redundancy_weight: float
     passage_penalty: Penalty
     token_price: float
+    radius: float
     link_benefit: float
     redundancy_by_relevance: bool
     max_per_source: int | None
@@ -259,7 +261,7 @@ class ReadingFile:
 class TuneSettings:
     """The search.
 
-    start: what is not varied, and the first setting that every search tries. Without embedding uncertainty.
+    start: what is not varied, and the first setting that every search tries.
     relevance: see `valued_pools`. A model that was fitted on these very questions makes all figures too good.
     vary: of `VARIED`.
     patience: a search ends after so many trials without a better one.
@@ -286,8 +288,13 @@ class TuneSettings:
         if not 0 <= self.seed < 2**31:
             problems.append(f"seed={self.seed} must be between 0 and 2^31 - 1")
         start = self.start
-        if start.radius > 0 or start.uncertainty is not None or start.passage_radii:
-            problems.append("settings are tuned without embedding uncertainty: set the radius afterwards")
+        if start.uncertainty is not None or start.passage_radii:
+            problems.append("only one radius of a norm is tuned: leave uncertainty and passage_radii out")
+        if (start.radius > 0 or "radius" in self.vary) and self.relevance not in ("given", None):
+            problems.append(
+                "radius is tuned where relevance is the cosine: set selection.relevance_model=given, or "
+                "leave the radius out"
+            )
         if "max_per_source" in self.vary and "sources" in start.side.prices:
             problems.append("max_per_source cannot be varied with a price on it: leave one of them out")
         if isinstance(self.relevance, str) and self.relevance not in (*_FITTED, "auto", "given"):

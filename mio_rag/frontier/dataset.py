@@ -12,7 +12,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from mio_rag.corpora.dataset import NEEDS_QUESTIONS, Dataset
 from mio_rag.errors import DataError, InputError, MioRagError, SolverError
 from mio_rag.evaluation.harness import Progress, check_corpus
 from mio_rag.evaluation.ledger import Ledger, environment, opened_run, record_of
-from mio_rag.evaluation.rows import answers_of
+from mio_rag.evaluation.rows import answers_of, jaccard, perturbed
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
@@ -149,18 +149,6 @@ class FrontierSettings:
 # -- rows of a question -----------------------------------------------------------------------------------
 
 
-def perturbed(pool: Candidates, radius: float, norm: str, rng: np.random.Generator) -> Candidates:
-    """Move every passage's embedding by a random error of that size; cosines are those that result."""
-    if pool.embeddings is None or pool.query_embedding is None:
-        raise InputError("stability needs embeddings of passages and question: set draws=0")
-    noise = rng.normal(size=pool.embeddings.shape)
-    size = np.linalg.norm(noise, ord={"l2": 2, "l1": 1, "linf": np.inf}[norm], axis=1, keepdims=True)
-    moved = pool.embeddings + radius * noise / size
-    cosine = moved @ pool.query_embedding.astype(np.float64)
-    scores = dict(pool.scores) | ({"dense": cosine} if "dense" in pool.scores else {})
-    return replace(pool, embeddings=moved.astype(np.float32), relevance=cosine, scores=scores)
-
-
 def _question_rows(
     question: Question, retriever: Retriever, settings: FrontierSettings
 ) -> list[tuple[dict[str, Any], Selection]]:
@@ -198,7 +186,7 @@ def _question_rows(
         selection = Selection(
             pool, chosen, used, setting.budget_tokens, result, program, why, is_merged=is_merged
         )
-        overlaps = [_jaccard(set(result.selected), set(other[k][1].selected)) for other in elsewhere]
+        overlaps = [jaccard(result.selected, other[k][1].selected) for other in elsewhere]
         row = {
             "question_id": question.id, "method": setting.name, "budget_tokens": setting.budget_tokens,
             "status": result.status.value, "gap": result.gap, "tokens_used": used,
@@ -211,10 +199,6 @@ def _question_rows(
         }  # fmt: skip
         found.append((json.loads(json.dumps(row)), selection))
     return found
-
-
-def _jaccard(one: set[int], other: set[int]) -> float:
-    return len(one & other) / len(one | other) if one | other else 1.0
 
 
 def _answer(

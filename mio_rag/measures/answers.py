@@ -68,6 +68,33 @@ def rouge_l(accepted: str, prediction: str) -> float:
     return 2 * before[-1] / (len(one) + len(other)) if before[-1] else 0.0
 
 
+_FIGURE = re.compile(r"(?<![\w.])(\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?![\d,]*-?[a-z])\s?(%|[a-z]+)?", re.I)
+_NO_FIGURE = re.compile(
+    r"^\s*\d+[.)]\s|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.? \d{1,2}\b", re.I | re.M
+)  # places in a list, days
+_SCALES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12, "bn": 1e9, "percent": 1e-2,
+           "%": 1e-2}  # fmt: skip
+
+
+def figures(text: str) -> list[float]:
+    """Return the figures of a text, scaled by what follows them; years only where there is nothing else."""
+    found, years = list[float](), list[float]()
+    for digits, after in _FIGURE.findall(_NO_FIGURE.sub(" ", text)):
+        scale = _SCALES.get(after.lower(), 1.0)
+        is_year = scale == 1 and re.fullmatch(r"(19|20)\d\d", digits)
+        (years if is_year else found).append(float(digits.replace(",", "")) * scale)
+    return found or years
+
+
+def figure_match(text: str, answers: Sequence[str]) -> float | None:
+    """Largest share of the figures of an accepted answer that a text states; None where no answer has any."""
+    stated, shares = figures(text), list[float]()
+    for wanted in filter(None, map(figures, answers)):
+        near = [any(abs(one - other) <= 1e-3 * one for other in stated) for one in wanted]
+        shares.append(sum(near) / len(near))
+    return max(shares, default=None)
+
+
 def chosen_right(question: Question, choice: int) -> float:
     """1 if the chosen option is an accepted answer.
 
@@ -106,6 +133,13 @@ ANSWERS = (
         source="Lin, ACL Workshop on Text Summarization 2004 (F-measure, that of rouge-score)",
         compute=lambda question, text: max(rouge_l(answer, text) for answer in question.answers),
         labelled=has_answer, place=55, console=None, page=Page(90), frontier=Frontier(Use.NONE),
+    ),
+    _answer(
+        "figure_match", "Figures stated", "share of the figures of a gold answer that it states",
+        source="numbers with their scale (million, %), equal to .1 %; years where there are no others",
+        compute=lambda question, text: figure_match(text, question.answers),
+        labelled=lambda question: any(map(figures, question.answers)), compared=False, place=57, console=None,
+        page=Page(93, judged=False), frontier=Frontier(Use.NONE),
     ),
     Measure(
         "accuracy", "Accuracy", "the right option was chosen", of="choice", better="higher", unit="0 to 1",

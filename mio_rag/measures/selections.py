@@ -10,6 +10,8 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
+import scipy
+from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, require
 from mio_rag.measures.answers import normalize_answer
@@ -17,6 +19,20 @@ from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use, has_g
 from mio_rag.pool import Pool
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question, moment
+
+
+class _Same:
+    """A pool as a key: equal to itself alone."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.pool.embeddings is other.pool.embeddings
+
+    def __hash__(self) -> int:
+        return id(self.pool.embeddings)
+
 
 # Twins -----------------------------------------------------------------------------------------------------
 
@@ -47,6 +63,7 @@ def credited(question: Question, pool: Pool, ids: Sequence[str]) -> list[str]:
 # Text of the evidence ---------------------------------------------------------------------------------------
 
 _RUN = 4  # words that must stand together to count as read
+_TOPICS = 8
 _ALONE = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
 _WORD = re.compile(r"\w+")
 _TAG = re.compile(r"</?[a-zA-Z][^<>\n]{0,300}>")
@@ -117,12 +134,18 @@ def evidence_found(question: Question, pool: Pool, chosen: Sequence[int]) -> flo
     return len(gold & set(credited(question, pool, read) if question.gold_ids else read)) / len(gold)
 
 
+def _unit(vectors: NDArray[Any]) -> NDArray[np.float64]:
+    """Vectors of length 1; those of length 0 stay."""
+    exact = vectors.astype(np.float64)
+    unit: NDArray[np.float64] = exact / np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), 1e-12)
+    return unit
+
+
 def diversity(pool: Pool, chosen: Sequence[int]) -> float | None:
     """1 - mean pairwise cosine of the chosen passages; None for fewer than two, or without embeddings."""
     if pool.embeddings is None or len(chosen) < 2:
         return None
-    vectors = pool.embeddings[list(chosen)].astype(np.float64)
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    unit = _unit(pool.embeddings[list(chosen)])
     k = len(chosen)
     return float(1 - (np.square(unit.sum(axis=0)).sum() - np.square(unit).sum()) / (k * (k - 1)))
 
@@ -190,6 +213,31 @@ def _answer_in_context(question: Question, selection: Selection) -> float:
 def _has_words(question: Question) -> bool:
     """Whether it means something if an answer occurs in a text: not for yes and no."""
     return any(normalize_answer(a) not in {"yes", "no", "maybe"} for a in question.answers)
+
+
+@lru_cache(maxsize=1)  # methods share a pool
+def _topics(of: _Same) -> NDArray[np.int64]:
+    """Topic of each candidate: eight at most, by average linkage of the cosines."""
+    vectors = of.pool.embeddings
+    if vectors is None or len(vectors) < 2:
+        return np.zeros(len(of.pool), dtype=np.int64)
+    tree = scipy.cluster.hierarchy.linkage(_unit(vectors), "average")
+    return scipy.cluster.hierarchy.fcluster(tree, _TOPICS, "maxclust").astype(np.int64)
+
+
+def topic_coverage(question: Question, selection: Selection) -> float | None:
+    """Share of the topics of the candidates that a passage was read of."""
+    pool, read = selection.pool, set(selection.ids)
+    if pool.embeddings is None or not len(pool):
+        return None
+    topics = _topics(_Same(pool))
+    return len({topics[k] for k, name in enumerate(pool.passage_ids) if name in read}) / len({*topics})
+
+
+def _first(question: Question, selection: Selection, depth: int, whole: bool) -> float:
+    """Precision (of `depth`) or recall of the first so many passages of the prompt."""
+    found = len(set(question.gold_ids) & set(_read(question, selection)[:depth]))
+    return found / (len(set(question.gold_ids)) if whole else depth)
 
 
 def _source_entropy(question: Question, selection: Selection) -> float | None:
@@ -297,6 +345,28 @@ SELECTIONS = (
         place=140, console=Column(form="{:.2f}"), page=Page(150, judged=False, card=False),
         frontier=Frontier(Use.DOMINANCE, "Diversity (1 − mean cosine, of two or more)", place=40),
     ),
+    _share(
+        "topic_coverage", "Topic coverage", "share of the topics of the candidates that were selected from",
+        source="topics: average linkage of the cosines, eight at most (Manning et al., chapter 17)",
+        compute=topic_coverage, compared=False, console=None, page=Page(155, judged=False, card=False),
+        frontier=Frontier(Use.POINT, "Topic coverage", place=45),
+    ),
+    *(
+        _ranked_gold(
+            f"{what}_{k}", f"{what.capitalize()} at {k}", f"{says} among the first {k} of the prompt",
+            source=_BOOK, compute=partial(_first, depth=k, whole=what == "recall"), page=None,
+        )
+        for k in (5, 10)
+        for what, says in (
+            ("precision", "share of gold passages"), ("recall", "share of the gold passages that are")
+        )
+    ),
+    _share(
+        "smoothness", "Smoothness",
+        "share of the selection that is the same as for the question before, of a conversation",
+        source="Jaccard, 1901; questions with the same conversation, in their order",
+        compared=False, console=Column(), page=None, frontier=_NONE,
+    ),
     Measure(
         "source_entropy", "Source entropy", "entropy of the selected sources, in bits",
         of="selection", better="none", unit="bits", source="Shannon, Bell System Technical Journal 27, 1948",
@@ -305,8 +375,9 @@ SELECTIONS = (
     _share(
         "stability", "Stability",
         "share of the selection that stays when the embeddings are off by the reference radius",
-        source="Jaccard, 1901 (mean index over random errors); recorded by `mio-rag lab frontier`",
-        compared=False, console=None, page=None,
+        source="Jaccard, 1901 (mean index over random errors); recorded by `mio-rag lab frontier`, and with "
+        "--measure stability=RADIUS",
+        compared=False, console=Column(), page=None,
         frontier=Frontier(Use.DOMINANCE, "Stability (Jaccard under random error)", place=50),
     ),
     _measure(
