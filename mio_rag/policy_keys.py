@@ -215,7 +215,7 @@ def parts_of(text: str) -> list[str]:
 def split_name(name: str) -> tuple[str, dict[str, Any]]:
     """Return a name without its settings, and these by key: of NAME[KEY=VALUE,...].
 
-    A key without a dot is one of the selection.
+    A key that begins with no table of a policy is one of the selection.
 
     Raises `InputError` for a key that there is not.
     """
@@ -224,7 +224,8 @@ def split_name(name: str) -> tuple[str, dict[str, Any]]:
         return name, {}
     if not rest.endswith("]"):
         raise InputError(f"{name}: write NAME[KEY=VALUE,...]")
-    given = [part if "." in part.partition("=")[0] else f"selection.{part}" for part in parts_of(rest[:-1])]
+    parts = [(re.split(r"[.=]", part, maxsplit=1)[0], part) for part in parts_of(rest[:-1])]
+    given = [part if table in Policy.model_fields else f"selection.{part}" for table, part in parts]
     return stem, changes_of(given, said=f"{stem}: ")
 
 

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
@@ -211,13 +213,43 @@ def test_a_foreign_file_is_refused_with_what_was_expected(
     assert said in str(raised.value)
 
 
+def test_rag_mini_is_read_from_tables(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "document.csv").write_text('passage,id\nThe Po is long.,7\nnan,8\n"Two, parts",9\n')
+    (tmp_path / "q_and_a.csv").write_text('question,answer,id,relevant_passage_ids\nWhich?,Po,0,"[7, 8]"\n')
+    (tmp_path / "readme.txt").write_text("x")
+    found = load_published(f"rag-mini-bioasq:{tmp_path}")
+    assert [p.id for p in found.passages] == ["7", "9"]
+    assert found.questions == (Question("0", "Which?", ("Po",), ("7",)),)
+    table = pyarrow.table({"passage": ["a"], "id": [1]})
+    (tmp_path / "parts").mkdir()
+    pyarrow.parquet.write_table(table, tmp_path / "parts" / "passages.parquet")
+    (tmp_path / "parts" / "test.jsonl").write_text('{"question": "W?", "answer": "a", "id": 3}')
+    other = load_published(f"rag-mini-wikipedia:{tmp_path / 'parts'}")
+    assert (other.passages, other.questions[0].answers) == ((Passage("1", "a"),), ("a",))
+
+
+def test_natural_questions_in_lines(tmp_path: Path) -> None:
+    file = tmp_path / "nq.jsonl.gz"
+    rows = [
+        {"question": "who", "answers": ["A"], "ctxs": [{"title": "T", "text": "A.", "isgold": True},
+                                                       {"title": "U", "text": "B.", "isgold": False}]},
+        {"question": "what", "answer": ["B"]},
+    ]  # fmt: skip
+    file.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    found = load_published(f"nq:{file}")
+    assert len(found.passages) == 2
+    assert found.questions[0].gold_ids == (found.passages[0].id,)
+    assert found.questions[1] == Question("nq-2", "what", ("B",))
+
+
 @pytest.mark.parametrize("name", PUBLISHED_FORMATS)
 def test_what_is_not_there_is_said_before_anything_is_read(tmp_path: Path, name: str) -> None:
     for source in (f"{name}:", f"{name}:{tmp_path / 'absent'}"):
         with pytest.raises(DataError, match=f"give {name}:PATH"):
             load_dataset(source)
-    if name in ("sec-10q", "oran-bench"):
-        with pytest.raises(DataError, match=r"is not laid out like|has none of"):
+    if name in ("sec-10q", "oran-bench", "rag-mini-wikipedia", "rag-mini-bioasq"):
+        with pytest.raises(DataError, match=r"is not laid out like|has none of|has no file"):
             load_published(f"{name}:{tmp_path}")
     else:
         with pytest.raises(DataError, match="is not a file"):

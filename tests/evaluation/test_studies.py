@@ -128,6 +128,44 @@ def test_a_study_learns_runs_and_shows(tmp_path: Path) -> None:
     assert only_object(here(*arguments, "--resume"))["tables"] == told["tables"]
 
 
+def talk(names: str) -> list[dict[str, str]]:
+    return [{"question": f"What is {name}?", "id": name, "conversation": "a"} for name in names.split()]
+
+
+def test_a_conversation_is_smoother_at_a_price_of_changes(demo_index: Any, tmp_path: Path) -> None:
+    asked = talk("gallium mercury iron lighthouse")
+    free, dear = "exact[relevance_model=given]", "exact[relevance_model=given,side.change_price=.2]"
+    found = evaluate(demo_index, asked, methods=[free, dear], budgets=[200])
+    rows = {(row["question_id"], row["method"]): row for row in found.rows}
+    assert "smoothness" not in rows["gallium", dear]
+    assert rows["gallium", free]["selected_ids"] == rows["gallium", dear]["selected_ids"]
+    before, now = (set(rows[name, free]["selected_ids"]) for name in ("gallium", "mercury"))
+    assert rows["mercury", free]["smoothness"] == len(before & now) / len(before | now)
+    mean = {one["method"]: one["smoothness"]["mean"] for one in found.summary}
+    assert mean[dear] > mean[free]
+
+
+def test_stability_is_that_of_the_method(demo_index: Any, tmp_path: Path) -> None:
+    command = ("evaluate", "demo", "--methods", "topk:1,topk:40", "--budget", 9000, "--limit", 5, "--json")
+    found = only_object(here(*command, "--measure", "stability=0.3", "--out", tmp_path / "out"))
+    one, many = (entry["stability"]["mean"] for entry in found["summary"])
+    assert 0 <= one <= 1
+    assert 0.5 < many < 1
+    assert "below 2" in " ".join(refused(here(*command[:-1], "--measure", "stability=3")))
+
+
+def test_the_frontier_of_three_measures(tmp_path: Path) -> None:
+    axes = {"x": "gold_recall", "y": "diversity", "z": "stability"}
+    shown = {"tables": [{"title": "T", "by": "pareto", **axes}],
+             "figures": [{"title": "F", "kind": "pareto", **axes}]}  # fmt: skip
+    study = Study.from_dict({"contenders": {"a": "topk", "b": "mmr"}, **shown})
+    rows = [{"question_id": "q", "method": name, "budget_tokens": 9, "gold_recall": 0.5, "diversity": d,
+             "stability": 0.5} for name, d in (("topk", 0.2), ("mmr", 0.4))]  # fmt: skip
+    run = StudyRun.of(study, {"": rows}, {"topk": "a", "mmr": "b"}, tmp_path)
+    assert made_tables(run)[0].columns[-1] == ("on the frontier", ["", "yes"])
+    assert drawn(run)[0].is_file()
+
+
 def test_variants_are_rows_of_their_own(tmp_path: Path) -> None:
     shown = {"tables": [{"title": "T", "columns": ["tokens_used"]}],
              "figures": [{"title": "F", "kind": "bars", "y": "tokens_used"}]}  # fmt: skip

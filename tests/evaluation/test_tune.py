@@ -138,11 +138,28 @@ def test_unusable_searches_are_refused(tmp_path: Path) -> None:
     for make, said in (
         (lambda: Goal(0, 2.0), "budget_tokens=0"),
         (lambda: replace(FEW, vary=("colour",), folds=1), "'colour' cannot be varied"),
-        (lambda: replace(FEW, start=Selector.raw(radius=0.1)), "without embedding uncertainty"),
+        (lambda: replace(FEW, vary=("radius",), relevance="auto"), "radius is tuned where"),
+        (lambda: replace(FEW, start=Selector.raw(passage_radii={"a": 0.1})), "leave uncertainty"),
         (lambda: tune(*copies(9), FEW, tmp_path / "s.sqlite"), "too few for 2 folds"),
     ):
         with pytest.raises(InputError, match=said):
             make()
+
+
+def test_rho_is_tuned_together_with_the_other_weights(tmp_path: Path) -> None:
+    questions, pools = [], []
+    for k in range(12):
+        questions.append(Question(f"q{k}", "Which?", ("x",), ("gold",)))
+        made = pool(["gold", "far", "near", "noise"], [0.9, 0.02, 0.015, 0.01], [50] * 4, np.eye(4))
+        pools.append(replace(made, query_embedding=np.eye(4)[0]))
+    start = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0)
+    settings = replace(FEW, goal=Goal(200), vary=("radius",), relevance="given", start=start)
+    found = tune(questions, pools, settings, tmp_path / "s.sqlite")
+    assert found.setting.radius > 0
+    assert (found.start["tokens"]["mean"], found.outer["recall"]["mean"]) == (200, 1)
+    assert found.outer["tokens"]["mean"] < 200
+    together = replace(settings, vary=("redundancy_weight", "passage_penalty", "token_price", "radius"))
+    assert tune(questions, pools, together, tmp_path / "t.sqlite").outer["tokens"]["mean"] < 200
 
 
 def test_the_command_writes_a_policy(demo_index: CorpusIndex, tmp_path: Path) -> None:

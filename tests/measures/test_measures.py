@@ -18,7 +18,7 @@ from mio_rag.measures import (
     selection_measures,
     token_f1,
 )
-from mio_rag.measures.answers import rouge_l
+from mio_rag.measures.answers import figure_match, rouge_l
 from mio_rag.pool import Candidates
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
@@ -28,11 +28,12 @@ from mio_rag.types import Question
 OF_SELECTIONS = [
     "answer_in_context", "evidence_covered",
     "gold_recall", "all_gold", "gold_precision", "reciprocal_rank", "ndcg", "context_precision",
-    "pool_recall", "source_recall", "diversity", "source_entropy",
+    "pool_recall", "source_recall", "diversity", "topic_coverage",
+    "precision_5", "recall_5", "precision_10", "recall_10", "source_entropy",
     "retrieved_precision_5", "retrieved_precision_10", "retrieved_recall_5", "retrieved_recall_10",
     "retrieved_reciprocal_rank",
 ]  # fmt: skip
-OF_ANSWERS = ["exact_match", "token_f1", "rouge_l", "accuracy"]
+OF_ANSWERS = ["exact_match", "token_f1", "rouge_l", "figure_match", "accuracy"]
 
 
 #: Measured in tests/measures, with their instruments.
@@ -81,11 +82,31 @@ def test_rouge_l_is_that_of_the_package_rouge_score() -> None:
         assert rouge_l(one, other) == pytest.approx(expected, abs=1e-15)
 
 
+@pytest.mark.parametrize(("text", "accepted", "share"), [
+    ("It was 40.665 billion.", "Net sales were $40,665 million, up 3%.", 1 / 2),
+    ("up 0.03", "up 3 percent", 1.0),
+    ("1,234 and 56", "On July 1, 2023:\n1. it was (1,234) in the 10-Q\n2. 56 in Q3", 1.0),
+    ("1.240", "1.234", 0.0),
+    ("2023", "in 2023", 1.0),
+    ("2023", "5 in 2023", 0.0),
+    ("nothing", "no figures", None),
+])  # fmt: skip
+def test_figures_of_an_answer(text: str, accepted: str, share: float | None) -> None:
+    found = figure_match(text, [accepted])
+    assert found == (None if share is None else pytest.approx(share))
+
+
+def test_topics_are_groups_of_like_passages() -> None:
+    vectors = np.repeat(np.eye(20), 2, axis=0)[:40] + 0.01 * np.eye(40, 20)
+    chosen = selection(["p0", "p1"], [1.0] * 40, [""] * 40, vectors)
+    assert selection_measures(Question("q", "?"), chosen)["topic_coverage"] == pytest.approx(1 / 8)
+
+
 def test_answers_without_a_key_are_not_scored() -> None:
     assert answer_measures(Question("q", "?"), "anything") == dict.fromkeys(OF_ANSWERS)
     unanswerable = Question("q", "?", type="unanswerable")
     assert answer_measures(unanswerable, "") == {
-        "exact_match": 1.0, "token_f1": 1.0, "rouge_l": None, "accuracy": None,
+        "exact_match": 1.0, "token_f1": 1.0, "rouge_l": None, "figure_match": None, "accuracy": None,
     }  # fmt: skip
     assert answer_measures(unanswerable, "something")["exact_match"] == 0
 
@@ -149,6 +170,11 @@ def test_selection_measures_by_hand() -> None:
         "answer_in_context": 1.0,
         # cosines 0.6, 0 and 0
         "diversity": pytest.approx(1 - 0.6 / 3),
+        "topic_coverage": 3 / 5,  # none of five is like another
+        "precision_5": 2 / 5,
+        "precision_10": 2 / 10,
+        "recall_5": 2 / 4,
+        "recall_10": 2 / 4,
         "source_entropy": pytest.approx(-(1 / 3) * math.log2(1 / 3) - (2 / 3) * math.log2(2 / 3)),
         # the pool is p0 to p4 in this order, whatever was selected: gold are the first, second and fourth
         "retrieved_precision_5": 3 / 5,
@@ -251,7 +277,9 @@ def test_a_failure_scores_zero_wherever_a_success_scores(question: Question) -> 
     chosen = selection(["p0", "p1"], [0.5, 0.4, 0.9, 0.8, 0.1], ["x"] * 5, VECTORS)
     choice = 0 if question.choices else None
     scored = selection_measures(question, chosen) | answer_measures(question, "a", choice)
-    defined = {name for name, value in scored.items() if value is not None} - {"diversity", "source_entropy"}
+    defined = {name for name, value in scored.items() if value is not None} - {
+        "diversity", "source_entropy", "topic_coverage",
+    }  # fmt: skip
     assert failed_measures(question, selection=True, answer=True) == dict.fromkeys(defined, 0.0)
     only_answer = failed_measures(question, selection=False, answer=True)
     assert set(only_answer) == defined & set(OF_ANSWERS)
