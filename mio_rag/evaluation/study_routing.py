@@ -58,7 +58,7 @@ def _worth_table(run: StudyRun, given: Given) -> list[Column]:
     """Worth of each contender and the paired difference, over all questions and over the last quarter."""
     base = _worth(run, given["rival"], given["price"])
     columns: dict[str, list[str]] = {
-        name: [] for name in ("system", "worth", f"against {given['against']}", "of the last quarter")
+        name: [] for name in ("system", "worth", f"against {given['rival']}", "of the last quarter")
     }
     for label in _labels(run):
         own = _worth(run, label, given["price"])
@@ -81,7 +81,7 @@ def _worth_lost(run: StudyRun, given: Given, axes: Any) -> None:
         own = _worth(run, label, given["price"])
         axes.plot(np.cumsum([base[i] - own[i] for i in own if i in base]), label=label)
     axes.set_xlabel("questions")
-    axes.set_ylabel(f"worth lost to {given['against']}")
+    axes.set_ylabel(f"worth lost to {given['rival']}")
     axes.legend(fontsize=7)
 
 
@@ -199,7 +199,7 @@ def _by_type(run: StudyRun, given: Given) -> list[Column]:
     columns: list[Column] = [("system", labels)]
     for title, wanted in (("answerable", False), ("unanswerable", True)):
         ids = [i for i, none in types.items() if none == wanted]
-        for name in given["columns"] if ids else ():
+        for name in given["measures"] if ids else ():
             each = [list(_values(run, label, name, ids).values()) for label in labels]
             cells = [f"{np.mean(one):.3f}" if one and name != "prompt_tokens" else f"{np.mean(one):.0f}"
                      if one else _DASH for one in each]  # fmt: skip

@@ -134,6 +134,19 @@ def test_a_router_is_shown_and_asked(work: Path, index: Path, demo: Dataset) -> 
     assert 300 < len(" ".join(p["text"] for p in whole["trace"]["passages"])) <= 1500
 
 
+def test_a_router_is_trained_as_a_policy_says(work: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "own.toml"
+    policy.write_text(
+        '[depth]\nby = "router"\nfile = "r.safetensors"\n[depth.training]\nkind = "mlp"\n'
+        'features = "question"\nepochs = 2\nhidden = [8, 4]\ncorrect_below = 0.3\n'
+    )
+    fit = ("policy", "fit", "router", work / "r.parquet", "--policy", policy, "--json", "--out")
+    told = only_object(here(*fit, tmp_path / "r.safetensors"))
+    assert (told["kind"], told["correction"]) == ("mlp", {"below": 0.3, "more": 5})
+    assert len(told["provenance"]["curve"]) == 2
+    assert only_object(here(*fit, tmp_path / "l.safetensors", "--kind", "logistic"))["kind"] == "logistic"
+
+
 @pytest.mark.parametrize(("unit", "budget"), [("characters", None), ("tokens", 500)])
 def test_what_limits_a_tier_is_reported(
     index: Path, tmp_path: Path, demo: Dataset, unit: str, budget: int | None

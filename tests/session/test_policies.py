@@ -1,6 +1,7 @@
 """A question under a policy: who decided what, at which price, and what it all cost."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,17 @@ import pytest
 
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.corpora.load import Dataset
+from mio_rag.deciders.depth import Depth
 from mio_rag.deciders.search import Search
 from mio_rag.errors import InputError, SpentError
 from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.learning.bandit_report import stats
+from mio_rag.learning.router_model import Correction, read_router
 from mio_rag.learning.strategist import rate
+from mio_rag.learning.weights import write_weights
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import ControlSettings, Setup
-from mio_rag.policy import policy_of
+from mio_rag.policy import Policy, policy_of
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.budget import Limits
 from mio_rag.session.loop import Session
@@ -146,6 +151,62 @@ def test_strategies_search_and_a_bandit_learns_at_the_price(river_index: CorpusI
     again = compose(other, Setup(retriever=Retriever(river_index)))
     assert chooser_of(again).learned.questions == 2
     again.close()
+
+
+def test_the_published_bandit_runs_all_strategies_at_first_and_weighs_them(
+    river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    """Also the question itself is chosen; a graph of one's own grounds without links."""
+    graph = tmp_path / "graph.csv"
+    graph.write_text("name,neighbour\nTiber,Rome\n")
+    published = Policy.load("published/strategy-bandit").to_dict()
+    search = published["search"] | {"state": str(tmp_path / "arms.sqlite"), "graph": str(graph)}
+    controller = composed(published | {"search": search}, river_index, tmp_path)
+    chooser: Any = chooser_of(controller)
+    assert (chooser.base, chooser.settings.alpha, chooser.settings.token_price) == ((), 1.0, 0.0)
+    trace = asked(controller).trace
+    assert set(trace.search["strategies"]) == set(search["strategies"])
+    assert chooser.learned.questions == 1
+    rewards = {name: one["reward"] for name, one in stats(chooser.learned)["strategies"].items()}
+    assert rewards["raw"] > 0.5  # a share of what was read, less next to nothing for its time
+    controller.close()
+    for wrong, said in (
+        ({"bandit": {"alpha": -1}}, "alpha"),
+        ({"bandit": {"token_price": 1.0}}, "a bandit has the policy's own"),
+        ({"strategies": ["hyde", "grounded"], "bandit": {}}, "name raw, too"),
+    ):
+        with pytest.raises(InputError, match=said):
+            policy_of({"search": search | wrong}, "x")
+
+
+def test_a_router_without_its_correction_or_compression(river_index: CorpusIndex, tmp_path: Path) -> None:
+    embedder = river_index.embedder
+    size = embedder.encode(["x"]).shape[1]
+    file = router_file(tmp_path / "r.safetensors", embedder.fingerprint, size)
+    tiers = [
+        {"name": "small", "depth": 2, "context": 90, "new_tokens": 8},
+        {"name": "large", "depth": 4, "context": 120, "new_tokens": 16},
+    ]
+    fixed: dict[str, Any] = {"by": "tier", "tier": "large", "tiers": tiers}
+    whole = {**fixed, "compress": "none"}
+    read = []
+    for depth in (fixed, whole):
+        found = asked(composed({"depth": depth, "selection": {"by": "tier"}}, river_index, tmp_path))
+        assert found.selection is not None
+        read.append(found.selection)
+    assert sum(len(p.text) for p in read[0].passages) <= 120 < sum(len(p.text) for p in read[1].passages)
+    assert len(read[1].passages) == 4
+    named = {"depth": {"by": "router", "file": file.name, "tiers": tiers}, "selection": {"by": "tier"}}
+    with pytest.raises(InputError, match="was trained on other tiers"):
+        composed(named, river_index, tmp_path)
+    write_weights(replace(read_router(str(file)), correction=Correction(0.5)).weights(), file)
+    for correct in (True, False):
+        depth = {"by": "router", "file": file.name, "correct": correct}
+        deciders = composed({"depth": depth}, river_index, tmp_path).deciders
+        (decider,) = (one for one in deciders if isinstance(one, Depth))
+        assert (decider.correction is not None) == correct
+    with pytest.raises(InputError, match="epochs must be"):
+        policy_of({"depth": {**depth, "training": {"epochs": 0}}}, "x")
 
 
 def test_a_total_is_never_exceeded_and_then_questions_are_refused(

@@ -3,7 +3,8 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from mio_rag.session.search import (
     STRATEGIES,
     Found,
     Grounds,
+    Names,
     Searched,
     SearchSettings,
     SearchTask,
@@ -220,3 +222,25 @@ def test_what_does_not_fit_is_refused_before_anything_is_asked(
     unlinked = CorpusIndex(index.passages, index.embedder, index.name, index._dense, index._bm25, links=None)
     with pytest.raises(InputError, match=wrong):
         search(QUESTION, Retriever(unlinked, pool=4, link_hops=0), None, names, **more)
+
+
+def test_names_and_neighbours_of_a_graph_of_ones_own(tmp_path: Path) -> None:
+    """No evidence links are needed; the heaviest links come first, whichever way they were written."""
+    graph = tmp_path / "graph.csv"
+    graph.write_text("name,neighbour,weight\nFlorence,Medici,1\nUffizi,Florence,3\nRome,Tiber,\n")
+    bare = replace(CorpusIndex.build(PASSAGES, TfidfEmbedder(dimensions=5), "bare"), links=None)
+    grounds = names_of(bare, str(graph)).grounds(QUESTION.text)
+    assert (grounds.entities, grounds.neighbours) == (("Florence",), ("Uffizi", "Medici"))
+    how = SearchSettings(writing={"graph": str(graph)})
+    generator = ScriptedGenerator(model("Medici\nArno"))
+    one = search(QUESTION, Retriever(bare, pool=4), generator, ["grounded"], how).tried[0].found
+    assert one.queries == (f"{QUESTION.text} Medici",)
+    assert one.dropped == 1
+    for text, said in (
+        ("name,weight\nA,1", "lacks the column neighbour"),
+        ("name,neighbour,weight\nA,B,-1\nA,,1", "line 2: give name"),
+        ("name,neighbour\n", "is empty"),
+    ):
+        graph.write_text(text)
+        with pytest.raises(InputError, match=said):
+            Names.of_graph(str(graph))
