@@ -272,10 +272,8 @@ def _numbered(chosen: Selection) -> str:
     likely = chosen.answerable
     blocks = [] if likely is None or likely >= 0.5 else [_DOUBT.format(100 * likely)]
     blocks += [*_notes(chosen), _DATA]
-    for part, text in zip(chosen.parts, chosen.texts, strict=True):
-        page = None if part["page"] is None else f"page {part['page']}"
-        place = ", ".join(filter(None, [part["source"], page, " > ".join(part["section"])]))
-        blocks.append(f"[{part['n']}] {place or part['ids'][0]}\n{text}")
+    read = enumerate(zip(chosen.labels, chosen.texts, strict=True), 1)
+    blocks += [f"[{n}] {place}\n{text}" for n, (place, text) in read]
     return "\n\n".join(blocks)
 
 

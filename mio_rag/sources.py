@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from mio_rag.corpora.load import check_source as check_set
 from mio_rag.corpora.load import load_dataset, load_passages
 from mio_rag.corpora.published import is_published
 from mio_rag.defaults import DEFAULTS
-from mio_rag.documents.files import KINDS, MAX_BYTES, TOOL_FOLDERS, LeftOut, Read, passed_over
+from mio_rag.documents.files import KINDS, MAX_BYTES, NOT_MISSED, TOOL_FOLDERS, LeftOut, Read, passed_over
 from mio_rag.errors import DataError, IndexFormatError, InputError
 from mio_rag.filters import Unread
 from mio_rag.retrieval.cached import cache_folder
@@ -48,7 +48,7 @@ Kind = Literal["index", "set", "layout", "passages", "documents", "file", "store
 #: What reports how far something has come: (what, total) -> a context with a function for the steps done.
 Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 
-_SPLITTER = 6  # version of how documents become passages
+_SPLITTER = 7  # version of how documents become passages
 _RECORD = "source.json"
 _YOUNG = 2_000_000_000  # nanoseconds: as coarse as times of files are
 _PASSAGES = (".jsonl", ".jsonl.gz")
@@ -120,12 +120,18 @@ class Opened:
 
     @property
     def unread(self) -> tuple[Unread, ...]:
-        """Files that could not be read, or parts of them; not those that no reader is for."""
-        found = []
-        for one in self.left_out:
-            source = one.path if one.path in self.files else one.path.rpartition(", ")[0]
-            found += [Unread(source, one.path, one.reason)] if source in self.files else []
-        return tuple(found)
+        """Files that could not be read, or parts of them; not what is read in another place."""
+        missed = (one for one in self.left_out if not one.reason.startswith(NOT_MISSED))
+        if self.kind in ("set", "layout", "passages"):
+            return ()
+        return tuple(
+            Unread(_file_of(one.path, self.files) or one.path, one.path, one.reason) for one in missed
+        )
+
+    @property
+    def files_read(self) -> int:
+        """How many files were read, at least in part."""
+        return len(self.files) - sum(one.path in self.files for one in self.left_out)
 
     @property
     def index(self) -> CorpusIndex:
@@ -243,11 +249,18 @@ def changes_of(source: str | Path, building: Building | None = None, out: Path |
     return replace(found, left_out=left_out_now(found, how))
 
 
+def _file_of(path: str, files: Container[str]) -> str:
+    """The file that a path names, perhaps with a part of it ("may.pdf, page 3"); "" for none of the files."""
+    while path and path not in files:
+        path = path.rpartition(", ")[0]
+    return path
+
+
 def left_out_now(found: Opened, building: Building) -> tuple[LeftOut, ...]:
     """What is not read of an unchanged source: files that no reader is for may come and go unnoticed."""
     if found.kind != "documents":
         return found.left_out
-    read = [one for one in found.left_out if {one.path, one.path.rpartition(", ")[0]} & set(found.files)]
+    read = [one for one in found.left_out if _file_of(one.path, found.files)]
     others = passed_over(found.source, follow_links=building.follow_links)
     return tuple(sorted([*read, *others], key=lambda one: one.path))
 
@@ -456,8 +469,7 @@ def _known(old: CorpusIndex, names: set[str], left_out: Sequence[LeftOut]) -> di
             passages[passage.source].append(passage)
     without: dict[str, list[LeftOut]] = {name: [] for name in names}
     for one in left_out:
-        name = one.path if one.path in names else one.path.rpartition(", ")[0]
-        if name in names:
+        if name := _file_of(one.path, names):
             without[name].append(one)
     return {name: Read(tuple(passages[name]), tuple(without[name])) for name in names}
 

@@ -133,19 +133,9 @@ def _searched(
     return outcome.selection, searched_json(outcome)
 
 
-def headings(selection: Selection) -> list[str]:
-    """Return where each text that is read comes from, in a few words."""
-    found = []
-    for part in selection.parts:
-        source = part["source"] or ("" if part["section"] else part["ids"][0])
-        name, section = source or part["section"][0], part["section"][0 if source else 1 :]
-        found.append(", ".join(filter(None, [name, " > ".join(section)])))
-    return found
-
-
 def context_text(selection: Selection, form: str = "text") -> str:
     """Return a context for a prompt: text, markdown or xml."""
-    parts = enumerate(zip(headings(selection), selection.texts, strict=True), 1)
+    parts = enumerate(zip(selection.labels, selection.texts, strict=True), 1)
     if form == "xml":
         told = [
             f'<passage n="{n}" source="{html.escape(name)}">\n{html.escape(text, quote=False)}\n</passage>'
@@ -374,7 +364,7 @@ def _print_answer(
         if show_context:
             output.text(f"\n{context_text(selection)}")
         elif outcome is None:
-            output.say("", *(f"[{n}] {name}" for n, name in enumerate(headings(selection), 1)))
+            output.say("", *(f"[{n}] {name}" for n, name in enumerate(selection.labels, 1)))
     if outcome is not None:
         output.say(*run_lines(outcome.trace))
     if call.why and selection is not None:

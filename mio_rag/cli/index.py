@@ -99,7 +99,7 @@ def _built(done: Opened, embedder: str) -> tuple[dict[str, Any], list[str]]:
     index, repeated = done.index, done.index.repetition
     overlapping, copies = (0, 0) if repeated is None else (repeated.overlapping, repeated.copies)
     told: dict[str, Any] = {
-        "index": str(done.folder), "source": done.source, "files": len(done.files), **asdict(done.changes),
+        "index": str(done.folder), "source": done.source, "files": done.files_read, **asdict(done.changes),
         "passages": len(index), "dimensions": index.dimensions, "embedder": embedder, "seconds": done.seconds,
         "overlapping": overlapping, "contradicting": contradicting(index.passages), "near_duplicates": copies,
         "sentences": 0 if index.sentences is None else len(index.sentences),
@@ -107,7 +107,7 @@ def _built(done: Opened, embedder: str) -> tuple[dict[str, Any], list[str]]:
     }  # fmt: skip
     built = "Nothing changed."
     if done.built:
-        files = f"Read {plural(len(done.files), 'file')}. " if done.files else ""
+        files = f"Read {plural(done.files_read, 'file')}. " if done.files else ""
         cut = "" if index.sentences is None else f" in {plural(len(index.sentences), 'sentence')}"
         built = f"{files}Indexed {plural(len(index), 'passage')}{cut}, {index.dimensions} dimensions by "
         built += f"{embedder}, in {done.seconds:.1f} s."

@@ -186,7 +186,7 @@ class Call:
                 progress=progress,
             )  # fmt: skip
         if found.built:
-            files = f"{len(found.files)} files, " if len(found.files) > 1 else ""
+            files = f"{plural(found.files_read, 'file')}, " if len(found.files) > 1 else ""
             self.output.say(
                 f"Indexed {path}: {files}{plural(len(found.index), 'passage')}, {found.seconds:.1f} s",
                 *(f"not read  {one.path}: {one.reason}" for one in found.left_out[:5]),

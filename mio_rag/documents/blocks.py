@@ -50,12 +50,14 @@ class Document:
     """The blocks of a file, and what it says of itself.
 
     title: blank where it names none.
+    printed: what its first page prints above all else; blank where it has no pages, or prints no title.
     date: ISO 8601; blank where it states none.
     left_out: parts that could not be read ("page 3"), and why.
     """
 
     blocks: list[Block] = field(default_factory=list)
     title: str = ""
+    printed: str = ""
     date: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
     left_out: list[tuple[str, str]] = field(default_factory=list)
@@ -493,10 +495,10 @@ _DAY = re.compile(
 )
 _STATED = re.compile(
     r"(?:\b(?:last\s+)?(?:updated|modified|revised|revision|reviewed|effective|published|issued|amended)\b"
-    r"|\b(?:dated|date:|version of|valid from|in force from|stand|fassung vom|g\u00fcltig ab"
-    r"|mis \u00e0 jour|en vigueur|actualizado|vigente)"
+    r"|\b(?:dated|date:|version of|valid|appl(?:ies|icable)|in (?:force|effect|kraft)|inkrafttreten|stand"
+    r"|fassung vom|g\u00fcltig|rev(?:ision)?\.? ?\d{1,3},|mis \u00e0 jour|en vigueur|actualizado|vigente)"
     rf"|{east_asian.STATED})"
-    r"[\s:\uff1a(\uff08]*(?:(?:on|date|as of|from|of|le|el|am|since)[\s:]*)?",
+    r"[\s:\uff1a(\uff08]*(?:(?:on|date|as of|from|of|le|el|am|since|ab dem|ab|seit dem|seit)[\s:]*)?",
     re.IGNORECASE,
 )
 

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
@@ -52,9 +53,19 @@ _OLE = b"\xd0\xcf\x11\xe0"  # what Word wraps an encrypted document in, and what
 TOOL_FOLDERS = frozenset(
     (".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".ipynb_checkpoints")
 )
+_SAME, _OF_A_TOOL, _GUESSED = "the same as", "a folder of a tool, which is not read", "taken as"
+#: How reasons begin for what lacks no text.
+NOT_MISSED = (_SAME, _OF_A_TOOL, _GUESSED)
 _META = re.compile(
     rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w-]+)|<\?xml[^>]{0,99}encoding=["']([\w-]+)""", re.I
 )
+_CONTROLS = re.compile(r"[\0-\x08\x0e-\x1a\x1c-\x1f]")
+_OTHER_LETTERS = re.compile(r"[^\W\d_\0-\u024f]{3}")
+#: Words of file names that say nothing of the text.
+_NAMELESS = frozenset((
+    "copy", "doc", "document", "download", "export", "file", "final", "image", "img", "new", "output", "page",
+    "pdf", "print", "scan", "scanned", "untitled", "version",
+))  # fmt: skip
 _MUCH = 2_000_000  # bytes, about a second of work: from here on files are read side by side
 
 
@@ -81,8 +92,8 @@ class Read:
 def read_document(path: Path, max_bytes: int = MAX_BYTES) -> Document:
     """The blocks of a file of one of the `KINDS`, by its ending.
 
-    Text is UTF-8, or what a byte order mark says; an HTML file may declare another encoding. Nothing is
-    guessed.
+    Text is UTF-8, or what a byte order mark says; an HTML file may declare another encoding. For other bytes
+    it is guessed, which `Document.left_out` says.
 
     max_bytes: largest size of the file, and of what a packed file (DOCX, XLSX, PPTX) unpacks to.
 
@@ -110,7 +121,7 @@ def read_document(path: Path, max_bytes: int = MAX_BYTES) -> Document:
             f"cannot be read as {name} ({type(error).__name__}{': ' if said else ''}{said})"
         ) from error
     if not document.title:
-        document.title = _name_as_title(path.stem)
+        document.title = _title_of(path.stem, document.printed)
     document.date = document.date or stated_date(document.blocks) or day_in_name(path.stem)
     return document
 
@@ -119,7 +130,7 @@ def _document(kind: str, data: bytes, max_bytes: int) -> Document:
     if kind == ".pdf":
         return read_pdf(data)
     if kind in (".html", ".htm", ".xhtml"):
-        return read_html(_decoded(data, _declared(data)))
+        return _read_text(read_html, data, _declared(data))
     if kind in _PACKED:
         if data.startswith(_OLE):
             raise DataError(
@@ -132,7 +143,7 @@ def _document(kind: str, data: bytes, max_bytes: int) -> Document:
         return _PACKED[kind](data)
     if kind not in _TEXTS:
         raise DataError(f"{kind} files are not read" if kind else "has no ending")
-    return _TEXTS[kind](_decoded(data))
+    return _read_text(_TEXTS[kind], data)
 
 
 def _megabytes(size: int) -> str:
@@ -146,6 +157,45 @@ def _name_as_title(name: str) -> str:
     return short_title(" ".join(kept or words)) or name
 
 
+def _title_of(name: str, printed: str) -> str:
+    """The name of a file as its title; what its first page prints if the name says the same, or nothing."""
+    title = _name_as_title(name)
+    said, shown = (set(re.findall(r"[^\W\d_]{3,}", text.casefold())) for text in (title, printed))
+    says_more = said - shown - _NAMELESS
+    return title if says_more or not shown else printed
+
+
+def _read_text(read: Callable[[str], Document], data: bytes, declared: str | None = None) -> Document:
+    try:
+        return read(_decoded(data, declared))
+    except UnicodeDecodeError as error:
+        encoding = _guessed(data)
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError:
+            text = "\0"
+        if _CONTROLS.search(text):
+            raise DataError(
+                f"is not {error.encoding.upper()} text (at byte {error.start}): save it as UTF-8, or as "
+                "UTF-16 with a byte order mark"
+            ) from error
+    document = read(text)
+    why = f"{_GUESSED} {encoding}, since it is not {(declared or 'utf-8').upper()}: save it as UTF-8"
+    document.left_out.append(("its encoding", f"{why} if letters are wrong"))
+    return document
+
+
+def _guessed(data: bytes) -> str:
+    """The encoding of a text that does not say it: Windows-1252, unless its letters are of other scripts."""
+    with suppress(ImportError):
+        from charset_normalizer import from_bytes
+
+        best = from_bytes(data[:50_000].rpartition(b"\n")[0] or data[:50_000]).best()
+        if best is not None and _OTHER_LETTERS.search(str(best)):  # among Latin ones it errs
+            return best.encoding
+    return "cp1252"
+
+
 def _decoded(data: bytes, declared: str | None = None) -> str:
     if data.startswith(codecs.BOM_UTF8):
         encoding = "utf-8-sig"
@@ -155,11 +205,6 @@ def _decoded(data: bytes, declared: str | None = None) -> str:
         encoding = declared or "utf-8"
     try:
         text = data.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"is not {encoding.upper()} text (at byte {error.start}): save it as UTF-8, or as UTF-16 with a "
-            "byte order mark"
-        ) from error
     except LookupError as error:
         raise DataError(f"declares the encoding '{declared}', which is unknown: save it as UTF-8") from error
     if "\0" in text:
@@ -356,7 +401,7 @@ class _Tree:
         first = self._seen.setdefault(os.path.realpath(path), self._label(path))
         if first == self._label(path):
             return True
-        self._leave_out(path, f"the same as '{first}', which is used instead")
+        self._leave_out(path, f"{_SAME} '{first}', which is used instead")
         return False
 
     def _open(self, folder: Path) -> None:
@@ -376,7 +421,7 @@ class _Tree:
             if stat.S_ISLNK(mode):
                 self._links.append(path)
             elif stat.S_ISDIR(mode) and path.name in TOOL_FOLDERS:
-                self._leave_out(path, "a folder of a tool, which is not read")
+                self._leave_out(path, _OF_A_TOOL)
             elif stat.S_ISDIR(mode):
                 self._folders.append(path)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from mio_rag.documents.blocks import (
@@ -88,9 +89,10 @@ def read_html(text: str) -> Document:
     """What a page shows, without navigation; its title is what the page calls itself."""
     document = Document()
     tree = _parsed(text)
+    heads = [tidy(node.text()) for node in tree.css("h1")[:_MOST_MAINS]]
     for node in tree.css("head > title, h1"):
         if said := tidy(node.text()):
-            document.title = short_title(said)
+            document.title = short_title(next(filter(partial(_is_part, said), heads), said))
             break
     document.metadata = _about(tree)
     _Blocks(document, _aside(tree)).through(tree.body or tree.root)
@@ -98,6 +100,13 @@ def read_html(text: str) -> Document:
     published = document.metadata.get("modified") or document.metadata.get("published", "")
     document.date = stated_date(document.blocks) or published
     return document
+
+
+def _is_part(title: str, heading: str) -> bool:
+    """Whether a heading is a title without the name of its site, before or behind it."""
+    sign = r"\s+[-|\u2013\u2014\u00b7\u00bb\u00ab:<>]+\s+|:\s+"
+    whole = rf"(?:.*(?:{sign}))?{re.escape(heading)}(?:(?:{sign}).*)?"
+    return bool(heading) and re.fullmatch(whole, title, re.IGNORECASE) is not None
 
 
 def add_html(document: Document, text: str) -> None:

@@ -6,7 +6,7 @@ import io
 import re
 import zipfile
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
@@ -30,7 +30,7 @@ def read_xlsx(data: bytes) -> Document:
     computed = any(b"<f" in page for page in pages.values())
     spans = {name: _SPAN.findall(page) for name, page in pages.items()}
     del pages
-    # A formula whose result nobody stored is shown as it is written.
+    # Of a formula whose result nobody stored nothing is known.
     formulas = library.load_workbook(io.BytesIO(data), read_only=True) if computed else None
     cells = 0
     for sheet in values.worksheets:
@@ -44,13 +44,20 @@ def read_xlsx(data: bytes) -> Document:
             same.reset_dimensions()
             written = same.iter_rows()
         rows: list[dict[int, str]] = []
+        lacking = list[str]()  # formulas without a stored result
         for number, row in enumerate(sheet.iter_rows(), 1):
             cells += len(row)
             if cells > _MOST_CELLS:
                 what = f"sheet '{sheet.title}', from row {number:,}"
                 document.left_out.append((what, f"the file has more than {_MOST_CELLS:,} cells"))
                 break
-            rows.append(_row(row, () if written is None else next(written, ())))
+            rows.append(_row(row))
+            lacking += [] if written is None else _without_value(row, next(written, ()))
+        if lacking:
+            more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+            what = f"sheet '{sheet.title}', {', '.join(lacking[:3])}{more}"
+            why = "formulas without stored results: open the file in a spreadsheet program and save it"
+            document.left_out.append((what, why))
         _fill(rows, spans[sheet._worksheet_path])
         if any(rows):
             document.add("heading", tidy(sheet.title), 1)
@@ -78,17 +85,22 @@ def _fill(rows: list[dict[int, str]], spans: list[bytes]) -> None:
                 rows[k - 1].setdefault(column, said if column == left else Repeated(said))
 
 
-def _row(cells: Iterable[Any], formulas: Iterable[Any]) -> dict[int, str]:
+def _row(cells: Iterable[Any]) -> dict[int, str]:
     """What the cells of a row show, by their columns."""
-    written = {cell.column: cell.value for cell in formulas if isinstance(getattr(cell, "value", None), str)}
     row: dict[int, str] = {}
     for k, cell in enumerate(cells, 1):
-        value = cell.value
-        if value is None and written.get(k, "").startswith("="):
-            value = written[k]
-        if value is not None and (shown := _shown(value, getattr(cell, "number_format", "") or "")):
+        if cell.value is not None and (shown := _shown(cell.value, getattr(cell, "number_format", "") or "")):
             row[k] = shown
     return row
+
+
+def _without_value(cells: Sequence[Any], formulas: Iterable[Any]) -> list[str]:
+    """Names of the cells of a row that hold a formula and no value."""
+    return [
+        cell.coordinate
+        for k, cell in enumerate(formulas)
+        if getattr(cell, "data_type", "") == "f" and (k >= len(cells) or cells[k].value is None)
+    ]
 
 
 def _shown(value: Any, form: str) -> str:

@@ -13,8 +13,11 @@ from mio_rag.documents.blocks import (
     ITEM,
     Document,
     about,
+    day_in,
+    heads,
     infer_headings,
     is_number,
+    is_numbered,
     joined,
     nest_items,
     on_one_line,
@@ -93,11 +96,12 @@ def read_pdf(data: bytes) -> Document:
         ):
             return document
         raise DataError("holds no text: its pages are pictures, which need text recognition (OCR) first")
+    printed = _printed(pages)
     drop_repeated(pages)
     _Layout(document, pages).read()
     infer_headings(document)
     nest_items(document)
-    document.title = _title(given.get("Title", ""), document)
+    document.title, document.printed = _title(given.get("Title", ""), document), printed
     known = {name.lower(): given.get(name, "") for name in ("Author", "Subject", "Keywords")}
     known["created"], known["modified"] = (_when(given.get(n, "")) for n in ("CreationDate", "ModDate"))
     document.metadata = about(known)
@@ -122,6 +126,22 @@ def _title(given: str, document: Document) -> str:
     ):
         return ""
     return short_title(re.sub(r"^Microsoft Word - ", "", title))
+
+
+def _printed(pages: Sequence[tuple[float, Sequence[PageLine]]]) -> str:
+    """The title that the first page prints: its largest lines, above its text; "" if none are."""
+    lines = pages[0][1]
+    size = max((round(line.size) for line in lines), default=0)
+    large = [k for k, line in enumerate(lines) if round(line.size) == size]
+    sizes = Counter(round(line.size) for _, page in pages for line in page for _ in range(line.words))
+    if not large or large[0] > 4 or size < 1.25 * sizes.most_common(1)[0][0]:
+        return ""
+    title = [lines[large[0]]]
+    for k, line in enumerate(lines[large[0] + 1 :][:2], large[0] + 1):
+        if k in large and title[-1].bottom - line.top < 0.5 * size and not is_numbered(line.text):
+            title.append(line)
+    text = " ".join(line.text for line in title)
+    return short_title(text) if heads(text) and not is_numbered(text) and not day_in(text) else ""
 
 
 def _parted(line: PageLine, columns: Sequence[Sequence[float]]) -> Iterator[tuple[float, float, str]]:

@@ -59,11 +59,11 @@ def read_text(text: str) -> Document:
     ):
         document.title = short_title(found[1])
     add_lines(document, text)
-    first, *rest = document.blocks or [None]
-    if first is not None and first.text == document.title and rest and rest[0].kind == "item":
-        level = _level(first.text)
-        if any(block.kind == "heading" and block.level == level for block in rest):
-            document.title, first.level = "", level  # one of several lines over lists
+    blocks = document.blocks
+    if len(blocks) > 1 and blocks[0].text == document.title and blocks[1].kind == "item":
+        level = _level(document.title)
+        if any(block.kind == "heading" and block.level == level for block in blocks):
+            document.title, blocks[0].level = "", level  # one of several lines over lists
     if not any(block.level for block in document.blocks if block.kind == "item"):
         nest_items(document)
     return document

@@ -339,7 +339,8 @@ class Retriever:
         optional: dict[str, Any] = {}
         for name, of in (("sections", "section"), ("pages", "page"), ("metadata",) * 2, ("lines",) * 2):
             values = [getattr(p, of) for p in passages]
-            optional[name] = values if any(values) else None
+            # In documents a new line parts what does not touch, whether or not there are headings.
+            optional[name] = values if any(values) or (name == "lines" and terms is not None) else None
         ids = [p.id for p in passages]
         # An index was checked when it was made or read; what may be wrong here is the question's embedding.
         fits = bool(np.isfinite(cosine).all()) and len(set(ids)) == len(ids)

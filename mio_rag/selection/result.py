@@ -321,6 +321,18 @@ class Selection:
             )
         return tuple(found)
 
+    @property
+    def labels(self) -> list[str]:
+        """Where each text of `passages` comes from: its source, its pages and the headings above it."""
+        found = []
+        for part, block in zip(self.parts, self.blocks, strict=True):
+            pages = sorted({one.page for one in block.parts if one.page is not None})
+            sources, numbers = [part["source"]], ", ".join(map(str, pages))
+            sources += [f"{'p.' if len(pages) == 1 else 'pp.'} {numbers}"] if pages else []
+            place = ", ".join(filter(None, [*sources, " > ".join(part["section"])]))
+            found.append(place or part["ids"][0])
+        return found
+
     def cited(self, answer: str) -> list[int]:
         """Numbers of `parts` that an answer cites as [n]; otherwise of those that have its words."""
         numbers = [int(n) for n in re.findall(r"\[(\d{1,4})\]", answer)]

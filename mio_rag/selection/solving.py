@@ -117,8 +117,8 @@ def _how_read(choice: Choice) -> list[str]:
     if texts == len(chosen):
         return []
     saved = int(candidates.tokens[list(chosen)].sum()) - choice.used
-    how = f"read as {plural(texts, 'text')}"
-    return [f"{how}, what they share once: {plural(saved, 'token')} saved" if saved > 0 else how]
+    what = f"{plural(len(chosen), candidates.unit)} of the same documents joined into {plural(texts, 'text')}"
+    return [f"{what}: {plural(saved, 'token')} saved" if saved > 0 else what]
 
 
 def _why_units(choice: Choice) -> list[str]:

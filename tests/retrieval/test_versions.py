@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from mio_rag import Collection
-from mio_rag.cli.ask import headings
 from mio_rag.context import RegexCounter
 
 _POLICY = """# {title}
@@ -265,7 +264,7 @@ def test_versions_that_are_read_have_their_dates_in_the_text(tmp_path: Path) -> 
     assert {part["source"]: part["date"] or "" for part in found.to_dict()["parts"]} == dates
     titles = {p.source: p.title for p in found.passages}
     assert [titles[name].endswith(f"({date})") for name, date in dates.items()] == [True, True, False]
-    assert all(title in found.context and title in " ".join(headings(found)) for title in titles.values())
+    assert all(title in found.context and title in " ".join(found.labels) for title in titles.values())
     assert found.tokens == RegexCounter().count([found.context])[0] <= found.budget
     alone = _selected(tmp_path, files, MEALS)
     assert not [p for p in alone.passages if p.date and p.date in p.title]
