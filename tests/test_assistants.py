@@ -209,6 +209,7 @@ def test_the_model_reads_what_was_left_out_and_what_could_not_be_read(tmp_path: 
         (docs / f"leave-policy-{year}.md").write_text(text)
     (docs / "rail.md").write_text("# Rail\n\nBook the train early.\n")
     (docs / "works.docx").write_bytes(b"no archive")
+    (docs / "map.jpg").write_bytes(b"x")
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "desk.md").write_text("# Desks\n\nDesks are booked by the day.\n")
     one, both = Assistants([docs]), Assistants([docs, tmp_path / "more"])
@@ -222,11 +223,12 @@ def test_the_model_reads_what_was_left_out_and_what_could_not_be_read(tmp_path: 
     assert re.search("Note: .*leave-policy-2024.*older version", found[0])
     assert "1 of 3 documents has no 'date', so the filter leaves it out: rail.md" in found[1]
     for text in found[2:]:
-        assert "1 file could not be read in full, and may hold the answer: list_documents names them" in text
+        assert "2 files could not be read in full, and may hold the answer: list_documents names them" in text
     for tools, name in ((one, "works.docx"), (both, "docs/works.docx")):
         listed = tools.list_documents(ListDocuments())
-        assert f"Not read:\n{name}: " in listed.text
-        assert [each["source"] for each in listed.data["unread"]] == [name]
+        picture = name.replace("works.docx", "map.jpg")
+        assert f"Not read:\n{picture}: .jpg files are not read\n{name}: " in listed.text
+        assert [each["source"] for each in listed.data["unread"]] == [picture, name]
         assert tools.list_documents(ListDocuments(pattern="*.md")).data["unread"] == []
         with pytest.raises(InputError, match=f"'{name}' could not be read: "):
             tools.read_document(ReadDocument(source=name))

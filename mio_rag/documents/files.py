@@ -158,11 +158,11 @@ def _name_as_title(name: str) -> str:
 
 
 def _title_of(name: str, printed: str) -> str:
-    """The name of a file as its title; what its first page prints if the name says the same, or nothing."""
+    """The name of a file as its title; or what its first page prints, if the name says no more."""
     title = _name_as_title(name)
     said, shown = (set(re.findall(r"[^\W\d_]{3,}", text.casefold())) for text in (title, printed))
     says_more = said - shown - _NAMELESS
-    return title if says_more or not shown else printed
+    return title if says_more or not (said & shown or len(shown) > 1) else printed
 
 
 def _read_text(read: Callable[[str], Document], data: bytes, declared: str | None = None) -> Document:

@@ -104,9 +104,9 @@ def read_html(text: str) -> Document:
 
 def _is_part(title: str, heading: str) -> bool:
     """Whether a heading is a title without the name of its site, before or behind it."""
-    sign = r"\s+[-|\u2013\u2014\u00b7\u00bb\u00ab:<>]+\s+|:\s+"
-    whole = rf"(?:.*(?:{sign}))?{re.escape(heading)}(?:(?:{sign}).*)?"
-    return bool(heading) and re.fullmatch(whole, title, re.IGNORECASE) is not None
+    sign = r"\s+[-|\u2013\u2014\u00b7\u00bb\u00ab]\s+"
+    rest = rf"{re.escape(heading)}{sign}.*|.*{sign}{re.escape(heading)}(?:{sign}.*)?"
+    return bool(heading) and re.fullmatch(rest, title, re.IGNORECASE) is not None
 
 
 def add_html(document: Document, text: str) -> None:

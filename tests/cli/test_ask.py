@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mio_rag.ask import ask
+from mio_rag.assistants import Assistants, FindContext
 from mio_rag.cli.chosen import Chosen, keys
 from mio_rag.collection import Collection
 from mio_rag.errors import InputError
@@ -15,6 +16,7 @@ from mio_rag.policy_keys import changes_of
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.trace import read_traces
 from tests.cli.running import cli, here, ids, only_object, refused
+from tests.documents.made import pdf
 
 FORTH = "In what year was the Forth Bridge opened to rail traffic?"
 TOWERS = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
@@ -113,6 +115,17 @@ def test_documents_are_indexed_on_first_use(tmp_path: Path, monkeypatch: pytest.
     assert "75 EUR" in here(*asked, "--no-refresh").stdout
     assert "77 EUR" in here(*asked).stdout
     assert "77 EUR" in here("select", folder / "travel.md", *asked[2:]).stdout
+
+
+def test_texts_name_their_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path / "cache"))
+    folder, question = tmp_path / "manuals", "Who rings the bell of the ship?"
+    folder.mkdir()
+    (folder / "ship.pdf").write_bytes(pdf("Ropes are made of hemp.", "The mate rings the bell of the ship."))
+    shown = here("select", folder, question, "--embedder", "tfidf", "--budget", "20").stdout
+    assert "[1] ship.pdf, p. 2, ship\nThe mate" in shown
+    found = Assistants([folder], embedder="tfidf").find_context(FindContext(question=question)).text
+    assert re.search(r"\[1\] ship.pdf, pp?\. (1, )?2, ship\n", found)
 
 
 def test_files_that_could_not_be_read_are_named_where_the_others_do_not_answer(

@@ -32,6 +32,7 @@ def test_an_index_is_refreshed_checked_listed_and_pruned(
     folder.mkdir()
     (folder / "a.md").write_text("# Travel\n\nThe allowance in Norway is 75 EUR.\n")
     (folder / "b.png").write_bytes(b"x")
+    (folder / "b.txt").write_bytes(b"")
     asked = ("index", folder, "--embedder", "tfidf")
     assert "added     a.md" in here(*asked, "--check").stdout
     shown = here(*asked).stdout
@@ -40,9 +41,10 @@ def test_an_index_is_refreshed_checked_listed_and_pruned(
     (folder / "c.bin").write_bytes(b"x")
     again = here(*asked).stdout
     assert again.startswith("Nothing changed.")
-    assert "not read  b.png: .png files are not read\nnot read  c.bin: .bin files are not read" in again
+    for line in ("b.png: .png files are not read", "b.txt: is empty", "c.bin: .bin files are not read"):
+        assert f"not read  {line}" in again
     (folder / "c.bin").unlink()
-    assert [one["path"] for one in only_object(here(*asked, "--json"))["left_out"]] == ["b.png"]
+    assert [one["path"] for one in only_object(here(*asked, "--json"))["left_out"]] == ["b.png", "b.txt"]
     assert "c.bin" not in here(*asked, "--check").stdout
     (folder / "a.md").write_text("# Travel\n\nThe allowance in Norway is 77 EUR.\n")
     assert only_object(here(*asked, "--check", "--json"))["changed"] == ["a.md"]
@@ -50,6 +52,7 @@ def test_an_index_is_refreshed_checked_listed_and_pruned(
     assert str(folder) in here("index", "--list").stdout
     (folder / "a.md").unlink()
     (folder / "b.png").unlink()
+    (folder / "b.txt").unlink()
     folder.rmdir()
     assert here("index", "--prune").stdout.startswith("removed ")
     assert here("index", "--list").stdout == "no cached indexes\n"

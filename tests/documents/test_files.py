@@ -16,7 +16,7 @@ from mio_rag.cli.app import app
 from mio_rag.corpora.folder import load_folder
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import DataError, InputError
-from tests.documents.made import pdf
+from tests.documents.made import Piece, pdf
 
 
 def test_folder_of_documents(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_what_can_be_read_is_read_and_the_rest_is_listed(tmp_path: Path) -> None
         "broken.pdf": (pdf("text")[:150], "cannot be read as a PDF"),
         "empty.txt": (b"", "is empty"),
         "image.png": (b"\x89PNG", r"\.png files are not read"),
-        "latin.txt": ("caf\u00e9".encode("latin-1"), r"is not UTF-8 text \(at byte 3\): save it as UTF-8"),
+        "latin.txt": (b"caf\xe9\x01", r"is not UTF-8 text \(at byte 3\): save it as UTF-8"),
         "locked.docx": (b"\xd0\xcf\x11\xe0" + bytes(99), "is encrypted"),
         "locked.pdf": (encrypted("secret"), "is encrypted: save it without a password"),
         "notes": (b"Text.", "has no ending"),
@@ -92,6 +92,38 @@ def test_what_can_be_read_is_read_and_the_rest_is_listed(tmp_path: Path) -> None
     assert [item.path for item in data.left_out] == sorted(bad)
     for item in data.left_out:
         assert re.match(bad[item.path][1], item.reason.removeprefix("its name ")), item
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-8"])
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.csv", "a.html", "a.py"])
+def test_texts_in_other_encodings_are_read_and_listed(tmp_path: Path, name: str, encoding: str) -> None:
+    text = "A na\u00efve caf\u00e9 takes \u00a35 a day."
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    data = load_folder(tmp_path)
+    assert text in " ".join(p.text for p in data.passages)
+    assert [(one.path, "cp1252" in one.reason) for one in data.left_out] == (
+        [] if encoding == "utf-8" else [(f"{name}, its encoding", True)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "printed", "title"),
+    [
+        ("safety-manual", "", "Safety Manual", "Safety Manual"),
+        ("scan_0042", "", "Rules for Pilots", "Rules for Pilots"),
+        ("acme-lease", "", "Rules for Pilots", "acme lease"),
+        ("acme-lease", "Rules of Pilots", "Rules of Pilots", "Rules of Pilots"),
+        ("safety-manual", "", "", "safety manual"),
+    ],
+)
+def test_a_pdf_is_called_by_what_its_first_page_prints(
+    tmp_path: Path, name: str, given: str, printed: str, title: str
+) -> None:
+    lines = [Piece(60, 640 - 14 * k, "Ten euros are the price of it all.") for k in range(9)]
+    head = [Piece(60, 720, printed, 22)] if printed else []
+    (tmp_path / f"{name}.pdf").write_bytes(pdf([*head, *lines], title=given))
+    (passage,) = load_folder(tmp_path).passages
+    assert passage.title == title
 
 
 def test_where_nothing_can_be_read_the_error_lists_why(tmp_path: Path) -> None:
@@ -206,7 +238,7 @@ def test_a_heading_that_repeats_the_title_is_no_section(
     (tmp_path / "po.html").write_text(text)
     (tmp_path / "bare.html").write_text(f"<h1>{heading}</h1>")
     (bare, page) = load_folder(tmp_path).passages
-    assert (page.title, page.text) == (title, "It is long.")
+    assert (page.title, page.text) == (heading if "Rivers of" in title else title, "It is long.")
     assert page.section == (() if repeated else (heading,))
     assert bare.text.split() == heading.split()  # all there is stays
 

@@ -234,7 +234,22 @@ def test_passages_are_about_as_long_as_asked(tmp_path: Path, size: int) -> None:
         ("a.md", "---\ndate: 2024-05-03\nowner: Ann\n---\nIt is so.", "2024-05-03"),
         ("a.md", "+++\nupdated = 2024-05-03\n+++\nIt is so.", "2024-05-03"),
         ("a.txt", "Last updated: May 3, 2024\n\nIt is so.", "2024-05-03"),
-        ("a.txt", "Stand: 3. Mai 2024\n\nIt is so.", "2024-05-03"),
+        *(
+            (f"a.{kind}", f"Rules\n\n{said} 2024\n\nIt is so.", "2024-05-03")
+            for kind in ("txt", "md")
+            for said in (
+                "Effective 3 May",
+                "In force from 3 May",
+                "In effect since May 3,",
+                "Valid as of 3 May",
+                "Applies from 3 May",
+                "Stand: 3. Mai",
+                "G\u00fcltig ab dem 3. Mai",
+                "In Kraft seit 3. Mai",
+                "Rev. 7, 3 May",
+                "Policy no. 4, effective 3 May",
+            )
+        ),
         ("a.html", "<p>Effective date: 3 May 2024<p>It is so.", "2024-05-03"),
         ("fees_2024-05-03.txt", "It is so.", "2024-05-03"),
         ("fees 20240503.txt", "It is so.", "2024-05-03"),

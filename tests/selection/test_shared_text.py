@@ -215,7 +215,7 @@ class TestReasons:
     def test_a_note_says_what_reading_once_saves(self):
         found = plain().select(pool(3), 100, _COUNTER)
         saved = int(found.candidates.tokens.sum()) - found.tokens_used
-        assert found.notes == (f"read as 1 text, what they share once: {saved} tokens saved",)
+        assert found.notes == (f"3 passages of the same documents joined into 1 text: {saved} tokens saved",)
         assert plain(max_passages=1).select(pool(3), 100, _COUNTER).notes == ()
 
     @pytest.mark.parametrize(("barred", "verb"), [((), "are read"), (("p1",), "are already read")])
