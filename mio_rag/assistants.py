@@ -41,7 +41,7 @@ _BUDGET = Field(ge=50, le=16_000, description="Maximum size of the returned text
 _SOURCE = Field(max_length=1000, description="Only files that match this pattern, for example 'travel*.md'.")
 _AFTER = Field(description="Only documents dated on or after this day; those without a date are left out.")
 #: Codes of the notes that the model reads, too, and the longest one in characters.
-_TOLD, _LONGEST = ("older_version", "filter_key_missing", "unread_files"), 400
+_TOLD, _LONGEST = ("older_version", "filter_key_missing", "unread_files", "not_named", "language"), 400
 _MOST_UNREAD = 20  # files that could not be read, in a list for the model
 _STORED = ("read_document", "list_documents")  # need all documents, which a store does not give
 

@@ -35,6 +35,7 @@ from mio_rag.errors import InputError
 from mio_rag.filters import Filter, Lacking, Unread
 from mio_rag.generation import Generator, as_generator, make_generator, reader_spec
 from mio_rag.generation.base import Streamed
+from mio_rag.notes import noted
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import Setup
 from mio_rag.policy import PRESETS, Policy
@@ -130,7 +131,7 @@ def select(
         given, arrays = [given[k] for k in at], {name: values[at] for name, values in arrays.items()}
     if not given:
         nothing = Candidates([], [], np.zeros(0), np.zeros(0, np.int64), question=question)
-        return chooser.select(nothing, allowed).noted(lacking)
+        return noted(chooser.select(nothing, allowed), lacking=lacking)
     if "scores" not in arrays and embedder is None and all(one.vector is None for one in given):
         own = [one.score for one in given]
         arrays |= {} if None in own else {"scores": checked_scores(own, len(own))}  # type: ignore[arg-type]
@@ -151,7 +152,7 @@ def select(
         costs = costs[[place[name] for name in pool.ids]]
         pool = replace(pool, tokens=costs)  # type: ignore[arg-type]
     chosen = _by_method(method, chooser)(pool, allowed, count if costs is None else None)
-    return chosen.noted(lacking)
+    return noted(chosen, lacking=lacking)
 
 
 class Collection:
@@ -263,9 +264,9 @@ class Collection:
             session = self._session(retriever, chooser, settings, allowed)
             outcome = session.select(Question("question", question), None, allowed).check()
             assert outcome.selection is not None
-            return outcome.selection.noted(retriever.index.lacking, retriever.index.unread)
+            return noted(outcome.selection, retriever.index)
         found = _by_method(method, chooser)(retriever.retrieve(question), allowed, retriever.counter)
-        return found.noted(retriever.index.lacking, retriever.index.unread)
+        return noted(found, retriever.index)
 
     def ask(
         self,
@@ -294,13 +295,13 @@ class Collection:
             selection, answer = answer_from(
                 retriever, question, reader, chooser, budget_tokens=allowed, max_tokens=answer_tokens
             )
-            return replace(answer, selection=selection.noted(retriever.index.lacking, retriever.index.unread))
+            return replace(answer, selection=noted(selection, retriever.index))
         session = replace(self._session(retriever, chooser, settings, allowed), max_tokens=answer_tokens)
         outcome = session.attempt(Question("question", question), reader, allowed).check()
         assert outcome.reply is not None
         selected = outcome.selection
-        noted = None if selected is None else selected.noted(retriever.index.lacking, retriever.index.unread)
-        return replace(outcome.reply.answer, selection=noted)
+        made = None if selected is None else noted(selected, retriever.index)
+        return replace(outcome.reply.answer, selection=made)
 
     async def aselect(self, question: str, **options: Any) -> Selection:
         """`select` in a worker thread."""

@@ -458,7 +458,10 @@ def _indexed(
     }
     write_atomically(folder / _RECORD, json.dumps(told))
     seconds = time.perf_counter() - start
-    return Opened(text, kind, folder, files, changes, dataset.left_out, True, seconds, loaded=index)
+    from mio_rag.notes import mixed  # here: what is indexed already needs no selection to be opened
+
+    notes = mixed(index)
+    return Opened(text, kind, folder, files, changes, dataset.left_out, True, seconds, notes, index)
 
 
 def _known(old: CorpusIndex, names: set[str], left_out: Sequence[LeftOut]) -> dict[str, Read]:

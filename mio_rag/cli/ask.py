@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import html
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,6 +47,7 @@ def select(
       mio-rag select handbook "Who is on call?" | llm "Answer briefly"
     """
     from mio_rag.generation import check_generator, reader_spec
+    from mio_rag.notes import noted
     from mio_rag.retrieval import Retriever
 
     if form == "json" and not call.json:
@@ -79,11 +80,11 @@ def select(
 
                 (selector,) = make_methods([method], selector)
             selection = selector.select(pool, budget, retriever.counter)
-    selection = selection.noted(unread=found.index.unread)
+    # As text it was reported already what a filter left out.
+    selection = noted(selection, found.index, None if output.as_json else ())
     rate = chosen.rate("" if reader is None else reader.name)
     if output.as_json:
-        noted = selection.noted(found.index.lacking)  # as text it was reported already
-        told = noted.to_dict(question=question, why=call.why, proof=call.proof)
+        told = selection.to_dict(question=question, why=call.why, proof=call.proof)
         told |= {} if rate is None else {"dollars": rate.cost(selection.tokens_used)}
         output.json({**told, **({"search": searched} if searched else {})})
     else:
@@ -167,6 +168,7 @@ def ask(
       mio-rag ask handbook "..." --model gguf:model.gguf
     """
     from mio_rag.generation import check_generator, reader_spec
+    from mio_rag.notes import noted
     from mio_rag.policies.make import has_tiers
     from mio_rag.refusal.model import Refusal
     from mio_rag.retrieval import Retriever
@@ -209,8 +211,7 @@ def ask(
             asked = Question(f"question-{hashlib.sha256(question.encode()).hexdigest()[:12]}", question)
             outcome = chosen.session(retriever).attempt(asked, reader, allowed)
             if outcome.selection is not None:
-                noted = outcome.selection.noted(unread=index.unread)
-                outcome = dataclasses.replace(outcome, selection=noted)
+                outcome = replace(outcome, selection=noted(outcome.selection, index, ()))
             if trace is not None:
                 append_traces(trace, [outcome.trace])
             told, selection = _outcome_json(call, outcome.check(), chosen, rate), outcome.selection
@@ -240,7 +241,7 @@ def _cache(chosen: Chosen, index: Any, reader: Generator, refusing: Any) -> tupl
             "policy": policy.content(),
             "selector": chosen.selector.to_dict(),
             "model": content_of(reader),
-            "refusal": None if refusing is None else dataclasses.asdict(refusing),
+            "refusal": None if refusing is None else asdict(refusing),
             "controller": None if name is None else [name, chosen.control.to_dict()],
         }
     )
@@ -253,13 +254,14 @@ def _answered(
 ) -> tuple[dict[str, Any], Selection]:
     """Answer by one search, one program and one call of the model; as plain data."""
     from mio_rag.ask import answer_from
+    from mio_rag.notes import noted
 
     limits = chosen.policy.limits
     selection, answer = answer_from(
         retriever, call.question, reader, chosen.selector, budget_tokens=limits.budget,
         max_tokens=limits.max_tokens,
     )  # fmt: skip
-    selection = selection.noted(unread=retriever.index.unread)
+    selection = noted(selection, retriever.index, ())
     into, out = answer.prompt_tokens, answer.completion_tokens
     usage = {"prompt_tokens": into, "completion_tokens": out, "seconds": answer.latency_seconds}
     told = {

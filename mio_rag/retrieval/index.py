@@ -21,8 +21,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.filters import Filter, Lacking, Unread
 from mio_rag.retrieval.cached import CachedEmbedder, Progress
 from mio_rag.retrieval.embedders import GIVEN, Embedder, as_embedder, make_embedder
-from mio_rag.retrieval.lexical import LexicalIndex
+from mio_rag.retrieval.lexical import LexicalIndex, words_of
 from mio_rag.retrieval.links import LinkIndex
 from mio_rag.retrieval.repetition import Repetition
 from mio_rag.retrieval.scope import Identities
@@ -49,10 +51,12 @@ from mio_rag.retrieval.vectors import (
     open_vectors,
     vectors_kind,
 )
+from mio_rag.retrieval.words import language_of
 from mio_rag.storage import parse_json, read_text, replaced_folder, sha256_of
 from mio_rag.types import Passage
 
 FORMAT = "mio-rag-index"
+_SAMPLE = 500  # passages that languages are told by
 _AT_ONCE = 1 << 16  # vectors that are compared together
 VERSION = 2
 
@@ -159,6 +163,22 @@ class CorpusIndex:
     def terms(self) -> UnitTerms | None:
         """The words of passages and units of an index of documents; None for others."""
         return self._bm25 if isinstance(self._bm25, UnitTerms) else None
+
+    @property
+    def words(self) -> Callable[[str], list[str]]:
+        """What cuts texts and questions into words."""
+        found: Callable[[str], list[str]] = getattr(self._bm25, "words", None) or words_of
+        return found
+
+    @cached_property
+    def languages(self) -> Counter[str]:
+        """How many documents are in each language, those of some passages: all where there are few."""
+        texts: dict[str, str] = {}
+        for k in range(0, len(self.passages), 1 + len(self.passages) // _SAMPLE):
+            one = self.passages[k]
+            name = one.source or one.id
+            texts[name] = f"{texts.get(name, '')}\n{one.text}"
+        return Counter(filter(None, (language_of(text, "english", 5) for text in texts.values())))
 
     def __len__(self) -> int:
         return len(self.passages)

@@ -67,7 +67,7 @@ class LexicalIndex:
         parameters: Mapping[str, Any],
     ) -> None:
         languages = parameters.get("languages")
-        self._words: Callable[[str], list[str]] = words_of if languages is None else Words(languages)
+        self.words: Callable[[str], list[str]] = words_of if languages is None else Words(languages)
         self._data, self._indices, self._indptr = data, indices, indptr
         self._columns, self._parameters = columns, dict(parameters)
 
@@ -105,7 +105,7 @@ class LexicalIndex:
     def scores(self, question: str) -> NDArray[np.float64]:
         """The score of every passage, shape (n,), >= 0; all 0 where no passage shares a word."""
         found = np.zeros(len(self), dtype=np.float32)
-        for word in self._words(question):
+        for word in self.words(question):
             column = self._columns.get(word)
             if column is not None:
                 part = slice(int(self._indptr[column]), int(self._indptr[column + 1]))

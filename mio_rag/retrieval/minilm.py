@@ -118,6 +118,9 @@ def load_minilm(folder: Path) -> PackagedMiniLM | None:
         return None
 
 
+_COMMON = 5000  # number in the vocabulary, of 30,522
+
+
 class PackagedMiniLM(CachedEmbedder):
     """all-MiniLM-L6-v2: 384 dimensions; the first 256 tokens of a text are read.
 
@@ -169,6 +172,11 @@ class PackagedMiniLM(CachedEmbedder):
     def dimensions(self) -> int:
         """Length of a vector."""
         return 384
+
+    def is_common(self, word: str) -> bool:
+        """Whether a word is one of the most frequent of English: its vocabulary is in that order."""
+        number = self._tokenizer.token_to_id(word.lower())
+        return number is not None and number < _COMMON
 
     def _embed(self, texts: Sequence[str]) -> NDArray[Any]:
         self._left -= len(texts)

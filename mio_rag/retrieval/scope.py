@@ -224,6 +224,12 @@ class Identities:
             return None
         return _DANGLING.sub("", " ".join(kept)).strip()
 
+    def having(self, words: Iterable[str], rows: NDArray[np.int64]) -> set[str]:
+        """Those of some words that stand in the identity of the document of one of these passages."""
+        known, inside, _ = self._known(dict.fromkeys(words))
+        held = inside[np.unique(self.documents[rows])].any(axis=0)
+        return {word for (word, _), one in zip(known, held, strict=True) if one}
+
     def _known(
         self, asked: Iterable[str]
     ) -> tuple[list[tuple[str, int]], NDArray[np.bool_], NDArray[np.bool_]]:

@@ -98,7 +98,7 @@ class Words:
         """The words in their order, as often as they stand there."""
         found: list[str] = []
         known = self._known
-        for token in _tokens(text):
+        for token in tokens_of(text):
             words = known.get(token)
             if words is None:
                 if len(known) > _MOST_KNOWN:
@@ -158,7 +158,7 @@ def _languages(texts: Sequence[str]) -> tuple[list[str], bool]:
     """The languages of a corpus, one of each script, and whether it is mainly in others than English."""
     counts: Counter[str] = Counter()
     for text in texts[:: max(1, len(texts) // _SAMPLE)]:
-        counts.update(_tokens(text[:_SAMPLE_LENGTH]))
+        counts.update(tokens_of(text[:_SAMPLE_LENGTH]))
     found, other = [], False
     unusual = {word: count for word, count in counts.items() if not word.isascii()}
     for languages, letter in _OF_SCRIPT:
@@ -179,7 +179,27 @@ def _languages(texts: Sequence[str]) -> tuple[list[str], bool]:
     return found, other
 
 
-def _tokens(text: str) -> list[str]:
+def language_of(text: str, usual: str | None = None, least: int = 2) -> str | None:
+    """The language of a text by its stop words, "another script" where none is known, None for too few words.
+
+    usual: the language that it is in unless another has twice as many stop words in it; English otherwise.
+    least: so many stop words tell a language.
+    """
+    words = [word for word in tokens_of(text[:_SAMPLE_LENGTH]) if not word[0].isdigit()]
+    for languages, letter in _OF_SCRIPT:
+        own = [word for word in words if letter.match(word)]
+        if 2 * len(own) < len(words) or not words:
+            continue
+        told = {name: sum(word in STOP_WORDS[name] for word in own) for name in languages}
+        likely = usual if usual in told else languages[0]
+        best = max(told, key=lambda name: told[name])
+        best = best if told[best] > 2 * told[likely] else likely
+        return best if told[best] >= (1 if best == usual else least) else None
+    return "another script" if words else None
+
+
+def tokens_of(text: str) -> list[str]:
+    """The words of a text in lower case, with stop words and unstemmed."""
     if text.isascii():
         return _ASCII_TOKEN.findall(text.lower())
     return _TOKEN.findall(unicodedata.normalize("NFKC", text).lower().translate(_UNSEEN))

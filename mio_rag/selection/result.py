@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from mio_rag.context import Block, documents, merged, render_context
 from mio_rag.errors import InputError
-from mio_rag.filters import Lacking, Unread
 from mio_rag.formulations.numbers import plural
 from mio_rag.pool import Candidates
 from mio_rag.relevance.complete import complete
@@ -93,8 +92,8 @@ class Selection:
     conflict: where nothing is feasible: requirements that cannot hold together, and the budget that would do.
     problem: uncertainty set (None: the selector's own) -> the robust problem, for `attack`.
     relevance_source: where the candidates' relevance comes from, and why from there.
-    answerable: the probability that the collection holds an answer at all, see `mio_rag.relevance.model`;
-        None where nothing tells.
+    answerable: an estimate that the collection holds an answer at all, see `mio_rag.relevance.model`: good at
+        questions about something else, weak where documents nearly answer; None where nothing tells.
     is_merged: whether passages of one document are read as one text (`mio_rag.context`).
     retrieved: the passages, where `candidates` are their sentences.
     counter: name of the counter of the context's tokens; empty: tokens are those that candidates came with.
@@ -342,20 +341,6 @@ class Selection:
         return [
             n for n, text in enumerate(self.texts, 1) if words and words in " ".join(text.casefold().split())
         ]
-
-    def noted(self, lacking: Iterable[Lacking] = (), unread: Iterable[Unread] = ()) -> Selection:
-        """Return the selection with notes on documents that a filter left out, and, where the others probably
-        do not answer, on files that could not be read.
-        """
-        found = tuple(Note(one.code, str(one)) for one in lacking)
-        files = len({one.source for one in unread})
-        if files and (not self.chosen or (self.answerable is not None and self.answerable < 0.5)):
-            text = (
-                f"{plural(files, 'file')} could not be read in full, and may hold the answer: "
-                "mio-rag index PATH --check lists them"
-            )
-            found += (Note("unread_files", text),)
-        return replace(self, notes=(*self.notes, *found)) if found else self
 
     def to_dict(
         self, *, question: str | None = None, why: bool = False, proof: bool = False

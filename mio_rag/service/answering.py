@@ -23,6 +23,7 @@ from mio_rag.generation.base import Alone, Streamed
 from mio_rag.generation.protocol import content_of, context_budget
 from mio_rag.learning.bandit_report import stats
 from mio_rag.learning.strategist import Strategist, StrategyLearner
+from mio_rag.notes import noted
 from mio_rag.policy import PRESETS as POLICIES
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
@@ -417,8 +418,7 @@ def _cost(rate: Rate | None, total: Any) -> float:
 
 def _shown(asked: Asked, made: Selection, session: Session) -> dict[str, Any]:
     index = _index(session)
-    noted = made.noted(index.lacking, index.unread)
-    return noted.to_dict(question=asked.question.text, why=asked.why, proof=asked.proof)
+    return noted(made, index).to_dict(question=asked.question.text, why=asked.why, proof=asked.proof)
 
 
 #: Where a workflow answered from memory: no program was solved.

@@ -218,9 +218,11 @@ def _unknown(name: str) -> str:
 
 
 def _doubt(data: Mapping[str, Any]) -> str:
-    """What an answer ends with where the documents probably have none: many clients show nothing else."""
+    """What an answer ends with where the documents may have none: many clients show nothing else."""
     likely = data["answerable"]
-    return _DOUBT.format(100 * likely) if data["answer"] and likely is not None and likely < 0.5 else ""
+    told = [_DOUBT.format(100 * likely)] if likely is not None and likely < 0.5 else []
+    told += [f"\n\nNote: {note['text']}" for note in data["notes"] if note["code"] == "not_named"]
+    return "".join(told) if data["answer"] else ""
 
 
 def _usage(data: Mapping[str, Any]) -> dict[str, int]:

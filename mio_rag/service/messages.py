@@ -194,7 +194,10 @@ Selected: Any = _response(
     counter=(str, "what counted the tokens"),
     parts=(list[Part], "in prompt order; what passages share is read once"),
     read=(list[Read], "the texts of `parts`, in the same order"),
-    answerable=(float | None, "probability that the documents have an answer at all; null: unknown"),
+    answerable=(
+        float | None,
+        "estimate that the documents are about the question; weak where they nearly answer; null: unknown",
+    ),
     units=(Literal["passages", "sentences"], "what was selected"), method=str | None,
     status=(
         Literal["optimal", "feasible", "infeasible", "no_solution", "ranked", "none"],

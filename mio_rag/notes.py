@@ -1,0 +1,157 @@
+"""What a selection is noted with, beside what the solver knows: names that no document has, documents that a
+filter left out, files that were not read, and a question in another language than the documents.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from mio_rag.documents.east_asian import NO_SPACES
+from mio_rag.filters import Lacking
+from mio_rag.formulations.numbers import plural
+from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.minilm import FINGERPRINT
+from mio_rag.retrieval.words import language_of, tokens_of
+from mio_rag.selection.result import Note, Selection
+from mio_rag.stores.base import StoreIndex
+
+ENGLISH = (
+    "the embedder reads English, and finds little where question and document differ in language; --embedder "
+    "takes a multilingual model"
+)
+_PIECE = re.compile(r"[^\W_]+(?:[-.,:/&’'][^\W_]+)*")
+_UNSPACED = re.compile(f"[{NO_SPACES}]")
+_MEASURED = re.compile(r"(\d(?:[\d.,]*\d)?)[^\W\d_]{1,3}")  # a number with its unit
+_ORDINAL = re.compile(r"\d+(?:st|nd|rd|th|s)")
+_WRITTEN_OUT = 13  # numbers below it are often words in documents
+_OFTEN = 0.2  # of passages: a name there need not stand in what is read
+_ASKING = frozenset(("compare", "describe", "explain", "identify", "outline", "summarise", "summarize"))
+_MOST = 5  # names in a note
+_TELLING = 3  # words of a question that a text must all have, to be about it
+
+
+def noted(
+    selection: Selection, index: CorpusIndex | None = None, lacking: Iterable[Lacking] | None = None
+) -> Selection:
+    """Return the selection with what a user should know about its question and the documents.
+
+    lacking: documents that a filter left out; by default those of the index.
+
+    An estimate below 1/2 of how likely the documents answer is 1/2 where one text that is read has all of
+    three or more telling words of the question.
+    """
+    given = lacking if lacking is not None else () if index is None else index.lacking
+    found = [Note(one.code, str(one)) for one in given]
+    if index is not None:
+        if _doubted(selection) and _holds_all(selection, index):
+            kept = tuple(one for one in selection.notes if one.code != "answerable")
+            selection = replace(selection, answerable=0.5, notes=kept)
+        found += [Note("not_named", text) for text in _not_named(selection, index)]
+        if (files := len({one.source for one in index.unread})) and _doubted(selection):
+            text = (
+                f"{plural(files, 'file')} could not be read in full, and may hold the answer: "
+                "mio-rag index PATH --check lists them"
+            )
+            found.append(Note("unread_files", text))
+        if text := _foreign(selection.pool.question, index):
+            found.append(Note("language", text))
+    return replace(selection, notes=(*selection.notes, *found)) if found else selection
+
+
+def _doubted(selection: Selection) -> bool:
+    return not selection.chosen or (selection.answerable is not None and selection.answerable < 0.5)
+
+
+def _holds_all(selection: Selection, index: CorpusIndex) -> bool:
+    asked = set(index.words(selection.pool.question))
+    return len(asked) >= _TELLING and any(asked <= set(index.words(text)) for text in selection.texts)
+
+
+def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
+    """Names, numbers, codes and rare words of the question that no document has, or nothing that is read."""
+    question, own = selection.pool.question, _own(index)
+    language = language_of(question, own)
+    named, rare = list(_names(question, language)), list[str]()
+    common = getattr(index.embedder, "is_common", None)
+    if common is not None and {language, own} <= {"english", None}:
+        begin = question.lstrip()[:1].isupper()  # "Compare" asks, and names nothing
+        pieces = [one[0] for one in _PIECE.finditer(question)][begin:]
+        rare = [one for one in pieces if one.isalpha() and one.islower() and not common(one)]
+    absent, elsewhere = list[str](), list[str]()
+    for name in dict.fromkeys([*named, *rare]):
+        words = [one for one in tokens_of(name) if index.words(one)]
+        places = [] if isinstance(index, StoreIndex) else [index.scores_bm25(one) > 0 for one in words]
+        is_absent, is_often = not all(p.any() for p in places), any(p.mean() > _OFTEN for p in places)
+        unsaid = name in named and bool(selection.chosen) and not is_often
+        if not words or name in _ASKING or not (is_absent or unsaid):
+            continue
+        stems = set(index.words(name))
+        if not stems <= _read(selection, index):
+            (absent if is_absent and not stems <= _titled(question, index) else elsewhere).append(name)
+    among = "" if index.allowed is None else " that meets the filter"
+    for who, names in ((f"No document{among}", absent), ("Nothing that was read", elsewhere)):
+        if names:
+            yield f"{who} has {' or '.join(repr(name) for name in names[:_MOST])}."
+
+
+def _titled(question: str, index: CorpusIndex) -> set[str]:
+    """The words of a question that stand in a title, a file's name or the beginning of a document."""
+    rows = np.arange(len(index)) if index.allowed is None else np.flatnonzero(index.allowed)
+    return set() if index.identities is None else index.identities.having(index.words(question), rows)
+
+
+def _names(question: str, language: str | None) -> Iterator[str]:
+    """Pieces of a question with digits, and with capitals where these tell names."""
+    pieces = [one for one in _PIECE.finditer(question) if not _UNSPACED.search(one[0])]
+    capitals = [one[0] != one[0].lower() for one in pieces]
+    told = language != "german" and (len(pieces) < 4 or 3 * sum(capitals[1:]) <= 2 * len(capitals[1:]))
+    for piece, capital in zip(pieces, capitals, strict=True):
+        text = piece[0]
+        if any(letter.isdigit() for letter in text):
+            text = match[1] if (match := _MEASURED.fullmatch(text)) else text
+            if not _ORDINAL.fullmatch(piece[0]) and not (text.isdecimal() and int(text) < _WRITTEN_OUT):
+                yield text
+        elif told and capital:
+            inside = re.search(r"[^\W_][^.?!:]*$", question[: piece.start()])
+            if inside or re.search(r"\w[A-Z]", text):  # any word begins a sentence with a capital
+                yield text
+
+
+def _read(selection: Selection, index: CorpusIndex) -> set[str]:
+    """The words of what is read, and of where it comes from."""
+    texts = list(selection.texts)
+    for part in selection.parts:
+        month = calendar.month_name[int(part["date"][5:7])] if len(part["date"] or "") > 6 else ""
+        texts += [re.sub(r"[-_./]+", " ", f"{part['source']} {part['date'] or ''}"), month, *part["section"]]
+    found, pool = set(index.words("\n".join(texts))), selection.pool
+    if index.identities is not None and pool.positions is not None and pool.sources is not None:
+        sources = {part["source"] for part in selection.parts}
+        rows = pool.positions[[one in sources for one in pool.sources]]
+        found |= index.identities.having(index.words(pool.question), rows)
+    return found
+
+
+def _foreign(question: str, index: CorpusIndex) -> str:
+    """That the embedder does not read a question, which is in another language than the documents."""
+    asked, own = language_of(question, own := _own(index)), own
+    if index.embedder.fingerprint != FINGERPRINT or asked is None or own is None or asked == own:
+        return ""
+    return f"the question is in another language than most documents ({own.title()}): {ENGLISH}"
+
+
+def mixed(index: CorpusIndex) -> tuple[str, ...]:
+    """Say that documents are in several languages, which the embedder does not read."""
+    if index.embedder.fingerprint != FINGERPRINT or len(index.languages) < 2:
+        return ()
+    listed = ", ".join(f"{name.title()} {count}" for name, count in index.languages.most_common())
+    return (f"documents are in several languages ({listed}): {ENGLISH}",)
+
+
+def _own(index: CorpusIndex) -> str | None:
+    """The language of most documents."""
+    return index.languages.most_common(1)[0][0] if index.languages else None

@@ -1,0 +1,95 @@
+"""Notes on a question: names that no document has, and languages that the embedder does not read."""
+
+from pathlib import Path
+
+import pytest
+
+from mio_rag import Collection, Selection
+from mio_rag.assistants import Assistants, FindContext
+
+FILES = {
+    "prices-2026.md": "---\ndate: 2026-01-05\n---\n# Prices\n\nA car from Sandvik to Bergholm: 30 euros.\n",
+    "prices-2024.md": "---\ndate: 2024-01-05\n---\n# Prices\n\nA car from Sandvik to Bergholm: 26 euros.\n",
+    "fleet.md": "# Fleet\n\nMV Ternen carries 155 cars and burns gas oil. Her pilots are paid in July.\n",
+    "pay.md": "# Pay\n\nPayment of KX-100 parts is due within 1,200 hours.\n",
+    "phones.csv": "Name,Extension\nOda Myhre,4617\nMarit Dahl,4471\n",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ferry")
+    for name, text in FILES.items():
+        (path / name).write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def docs(folder: Path) -> Collection:
+    return Collection(folder, embedder="minilm")
+
+
+def told(chosen: Selection, code: str = "not_named") -> list[str]:
+    return [str(note) for note in chosen.notes if note.code == code]
+
+
+@pytest.mark.parametrize(
+    ("question", "note"),
+    [
+        ("How many cars does MV Lomvi carry?", "No document has 'Lomvi'."),
+        ("how many cars does mv lomvi carry?", "No document has 'lomvi'."),
+        ("What is the salary of a pilot on MV Ternen?", "No document has 'salary'."),
+        ("What does a car cost from Sandvik to Bergholm in 2031?", "No document has '2031'."),
+        ("When is payment of KX-100 parts due?", None),
+        ("When is payment of KX-200 parts due?", "No document has 'KX-200'."),
+        ("Are Lomvi and Östervåg 1,300 hours apart?", "No document has 'Lomvi' or 'Östervåg' or '1,300'."),
+        ("Is payment due within 1200h?", None),
+        ("Which pilots are paid in July?", None),
+        ("What does a car from Sandvik to Bergholm cost in July?", "Nothing that was read has 'July'."),
+        ("What does a car from Sandvik to Bergholm cost in January 2026?", None),
+        ("What does a car from Sandvik to Bergholm cost in February 2026?", "No document has 'February'."),
+        ("Does the 3rd car cost 30 euros?", None),
+        ("How Many Cars Does The Ship Called Ternen Carry Today?", None),
+        ("Wie viele Autos trägt die Fähre an dem Tag?", None),
+    ],
+)
+def test_what_no_document_names_is_said(docs: Collection, question: str, note: str | None) -> None:
+    assert told(docs.select(question, budget=25)) == ([] if note is None else [note])
+
+
+def test_a_filter_hides_what_others_name(docs: Collection) -> None:
+    chosen = docs.select("What is the extension of Oda Myhre?", where="source=*.md")
+    assert told(chosen) == ["No document that meets the filter has 'Oda' or 'Myhre' or 'extension'."]
+
+
+def test_a_row_with_all_words_of_the_question_is_not_doubted(docs: Collection) -> None:
+    for question in ("what is the extension of oda myhre?", "WHAT IS THE EXTENSION OF ODA MYHRE?"):
+        chosen = docs.select(question, budget=40)
+        assert "4617" in chosen.context
+        assert chosen.answerable is not None
+        assert chosen.answerable >= 0.5
+        assert not told(chosen, "answerable")
+
+
+def test_an_assistant_is_told(folder: Path) -> None:
+    found = Assistants([folder]).find_context(FindContext(question="How many cars does MV Lomvi carry?"))
+    assert "Note: No document has 'Lomvi'." in found.text
+    assert "No document has 'Lomvi'." in found.data["notes"]
+
+
+def test_languages_that_the_embedder_does_not_read_are_said(docs: Collection, tmp_path: Path) -> None:
+    german = "Die Tagesmiete der Fähre ist in dem Vertrag mit der Reederei geregelt und wird nicht erhöht."
+    assert not docs.notes
+    assert told(docs.select("Wie hoch ist die Miete für die Fähre?"), "language")
+    assert not told(docs.select("How much is the hire of the ferry?"), "language")
+    assert not told(docs.select("Miete Fähre"), "language")  # too little to tell
+    for name, text in (*FILES.items(), ("vertrag.md", f"# Vertrag\n\n{german}\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (note,) = Collection(tmp_path, embedder="minilm").notes
+    assert "several languages (English 4, German 1)" in note
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "vertrag.md").write_text(f"# Vertrag\n\n{german}\n", encoding="utf-8")
+    (note,) = told(Collection(other, embedder="minilm").select("What is the hire of the ferry?"), "language")
+    assert "another language than most documents (German)" in note
+    assert not told(Collection(other, embedder="tfidf").select("What is the hire of the ferry?"), "language")
