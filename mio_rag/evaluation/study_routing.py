@@ -22,9 +22,9 @@ _DASH = "\u2013"
 
 
 def _form(one: Mapping[str, Any] | tuple[float, float, float], digits: int = 3, sign: str = "") -> str:
-    """A mean with its interval."""
+    """A mean with its interval, whose upper end may be open."""
     ends = one if isinstance(one, tuple) else (one["mean"], one["low"], one["high"])
-    mean, low, high = (f"{float(end):{sign}.{digits}f}" for end in ends)
+    mean, low, high = ("\u221e" if end is None else f"{float(end):{sign}.{digits}f}" for end in ends)
     return f"{mean} ({low} to {high})"
 
 
