@@ -187,9 +187,17 @@ def policy_replay(
         given: dict[str, Any] = {"policy": bandit, "rule": rule, "alpha": width, "token_price": price}
         changes = {key: value for key, value in given.items() if value is not None}
         settings = bandit_report.settings_of(path).replace(**changes)
-        found, known = bandit_report.replay(path, settings), bandit_report.hindsight(path, settings)
-        told = {**asdict(found), "hindsight": known and asdict(known)}
-        call.output.result(told, *_replay_lines(found), *(_hindsight_lines(known) if known else ()))
+        known = bandit_report.hindsight(path, settings)
+        lines = list(_hindsight_lines(known)) if known else []
+        told: dict[str, Any] = {"hindsight": known and asdict(known)}
+        try:
+            found = bandit_report.replay(path, settings)
+        except InputError as error:  # all strategies ran on every question: nothing else had a chance
+            if known is None:
+                raise
+            call.output.result(told, *lines, *(styled((text, "yellow")) for text in error.problems))
+            return
+        call.output.result({**asdict(found), **told}, *_replay_lines(found), *lines)
     elif (path / "outcomes.parquet").is_file():
         _replay_outcomes(call, path, planner, prices, every)
     else:

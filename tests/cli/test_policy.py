@@ -135,6 +135,12 @@ def test_a_log_is_replayed_with_its_own_settings(tmp_path: Path) -> None:
     assert "would have chosen alike on all" in here("policy", "replay", path, "--bandit", "uniform").stdout
     cheap = only_object(here("policy", "replay", path, "--price", "0", "--json"))
     assert cheap["earned"] == pytest.approx(told["earned"] + 0.01 * 50 * 1.5, abs=0.3)
+    assert "in hindsight, on" in here("policy", "replay", path).stdout
+    whole = tmp_path / "whole.sqlite"  # a cold start on which all run: nothing else had a chance
+    lived(strategist(whole, cold_start=1000), 10, truth)
+    seen = only_object(here("policy", "replay", whole, "--json"))["hindsight"]
+    assert (seen["questions"], seen["best"]) == (10, ["raw", "hyde", "grounded"])
+    assert len(seen["regret"]) == 10
     copy = shutil.copy(path, tmp_path / "copy.sqlite")
     assert "are needed to compare" in refused(here("policy", "state", "recalibrate", path))[0]
     recalibrated = ("policy", "state", "recalibrate", path, "--holdout", "0.5", "--json")
