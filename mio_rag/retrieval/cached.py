@@ -11,7 +11,7 @@ import os
 import sqlite3
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import Lock
@@ -128,6 +128,12 @@ class CachedEmbedder(ABC):
     def _embed(self, texts: Sequence[str]) -> NDArray[Any]:
         """Rows of the texts, of any length; never empty, longest text first."""
 
+    def _embedded(self, texts: Sequence[str]) -> Iterator[tuple[Sequence[str], NDArray[Any]]]:
+        """Yield texts with their rows as these are there: what is embedded is kept, whatever fails then."""
+        with self._lock:
+            rows = self._embed(texts)
+        yield texts, rows
+
     def fit(self, texts: Sequence[str]) -> None:  # noqa: B027
         """Nothing to learn: the model is trained."""
 
@@ -156,14 +162,13 @@ class CachedEmbedder(ABC):
         todo = sorted(dict.fromkeys(t for t in texts if t not in known), key=len, reverse=True)
         step = 8 * self._batch_size
         for first in range(0, len(todo), step):
-            part = todo[first : first + step]
-            with self._lock:
-                fresh = dict(zip(part, unit(self._embed(part)), strict=True))
-            known.update(fresh)
-            if cache:
-                cache.put(self.fingerprint, fresh)
-            if progress:
-                progress(len(part))
+            for part, rows in self._embedded(todo[first : first + step]):
+                fresh = dict(zip(part, unit(rows), strict=True))
+                known.update(fresh)
+                if cache:
+                    cache.put(self.fingerprint, fresh)
+                if progress:
+                    progress(len(part))
         return np.stack([known[t] for t in texts]).astype(np.float32)
 
     def save(self, folder: Path) -> None:  # noqa: B027

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -73,12 +73,29 @@ class EndpointEmbedder(CachedEmbedder):
         return len(self.encode(["length"])[0])
 
     def _embed(self, texts: Sequence[str]) -> NDArray[Any]:
+        return repeated(lambda: self._asked(texts), _RETRIES)
+
+    def _embedded(self, texts: Sequence[str]) -> Iterator[tuple[Sequence[str], NDArray[Any]]]:
         parts = [texts[at : at + _BATCH] for at in range(0, len(texts), _BATCH)]
+        width, error = 0, None
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            rows = list(pool.map(lambda part: repeated(lambda: self._asked(part), _RETRIES), parts))
-        if len({part.shape[1] for part in rows}) > 1:
-            raise GenerationError(f"{self._url} gave vectors of different lengths for '{self._model}'")
-        return np.concatenate(rows)
+            asked = {pool.submit(self._embed, part): part for part in parts}
+            for one in as_completed(asked):
+                if one.cancelled():
+                    continue
+                if (failed := one.exception()) is not None:
+                    error = error or failed
+                    pool.shutdown(wait=False, cancel_futures=True)  # those under way are paid, and kept
+                    continue
+                rows = one.result()
+                width = width or rows.shape[1]
+                if rows.shape[1] != width:
+                    raise GenerationError(
+                        f"{self._url} gave vectors of different lengths for '{self._model}'"
+                    )
+                yield asked[one], rows
+        if error is not None:
+            raise error
 
     def _asked(self, texts: Sequence[str]) -> NDArray[np.float32]:
         # No server embeds an empty text.

@@ -18,7 +18,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -178,10 +178,14 @@ class PackagedMiniLM(CachedEmbedder):
         number = self._tokenizer.token_to_id(word.lower())
         return number is not None and number < _COMMON
 
+    def _embedded(self, texts: Sequence[str]) -> Iterator[tuple[Sequence[str], NDArray[Any]]]:
+        with self._lock:
+            self._left -= len(texts)
+            if self._left < 0:
+                self._start_session()
+        yield texts, self._embed(texts)  # by several threads at once
+
     def _embed(self, texts: Sequence[str]) -> NDArray[Any]:
-        self._left -= len(texts)
-        if self._left < 0:
-            self._start_session()
         tokens = [one.ids for one in self._tokenizer.encode_batch(list(texts))]
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         for batch in _batches([len(ids) for ids in tokens], self._batch_size):

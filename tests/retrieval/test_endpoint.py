@@ -77,6 +77,14 @@ def test_vectors_come_in_the_order_of_the_texts_and_are_paid_for_once(
     assert embedder.dimensions == 384
 
 
+def test_what_was_embedded_beside_a_refused_text_is_kept(server: Server) -> None:
+    server.answers = [(400, {"error": "too long"})]
+    with pytest.raises(GenerationError, match="too long"):
+        make_embedder(server.spec).encode(TEXTS)
+    assert make_embedder(server.spec).encode(TEXTS).shape == (len(TEXTS), 384)
+    assert len(server.asked) == 4
+
+
 def test_an_index_is_built_and_found_again_by_the_name(server: Server, tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# Rivers\n\nThe Arno is 241 km long.\n\nThe Po is 652 km long.\n")
     docs = Collection(tmp_path, embedder=server.spec)
