@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -27,7 +28,7 @@ from mio_rag.entries import not_numbers
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.sentences import bare_name
-from mio_rag.types import Line, Passage, clean
+from mio_rag.types import Line, Passage, Unit, clean
 
 #: best_first: by relevance. document: as the corpus has them.
 PromptOrder = Literal["best_first", "document"]
@@ -126,10 +127,34 @@ def passage_tokens(passages: Sequence[Passage], counter: TokenCounter) -> NDArra
     A block costs no more than the sum over its passages. The separator is counted in front, since many byte-
     pair tokenizers merge a blank line at the end of a text into one token but split it before a word.
     """
-    texts = [
+    return text_tokens(_with_all_lines(passages), [p.title for p in passages], counter)
+
+
+def _with_all_lines(passages: Sequence[Passage]) -> list[str]:
+    return [
         p.text if not p.lines or p.start is None else _with_lines(p.text, p.start, p.lines) for p in passages
     ]
-    return text_tokens(texts, [p.title for p in passages], counter)
+
+
+def count_ahead(passages: Sequence[Passage], units: Sequence[Sequence[Unit]], counter: TokenCounter) -> None:
+    """Have a counter that remembers texts, and asks a server, count in one request what a selection among
+    passages and their units may ask for; only a whole block, which nobody knows yet, is then left.
+    """
+    texts = list(map(_behind_separator, [p.title for p in passages], _with_all_lines(passages)))
+    for passage, own in zip(passages, units, strict=True):
+        title, at = clean(passage.title).strip(), passage.start or 0
+        pieces = [line.text for line in passage.lines]
+        lines = [place - at for line in passage.lines for place in (line.start, line.start + len(line.text))]
+        for unit in own:  # shared text is cut where lines begin and end
+            borders = sorted({unit.start, unit.end, *(k for k in lines if unit.start < k < unit.end)})
+            pieces += [passage.text[low:high] for low, high in pairwise(borders)]
+            pieces.append(passage.text[unit.start : unit.end])
+        if not passage.units:  # a sentence may lean on the one before it
+            pieces += [passage.text[a.start : b.end] for a, b in pairwise(own)]
+            texts += [passage.text[a.end : k] for a, b in pairwise(own) for k in (b.start, b.end)]
+        texts += [text for piece in pieces for text in (piece, f"{piece}\n", _behind_separator(title, piece))]
+        texts.append(f"{SEPARATOR}{title}\n" if title else SEPARATOR)
+    counted(counter, [*dict.fromkeys(texts), APART, "\n"])
 
 
 @lru_cache(maxsize=4096)

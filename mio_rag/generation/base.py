@@ -511,6 +511,7 @@ class WrappedGenerator:
     identity: Any = _inner("identity")
     context_window: Any = _inner("context_window")
     concurrency: Any = _inner("concurrency")
+    counts_afar: Any = _inner("counts_afar")
     count: Any = _inner("count")
     prompt_tokens: Any = _inner("prompt_tokens")
     generate: Any = _inner("generate")

@@ -30,7 +30,13 @@ from mio_rag.generation.base import (
     spoken,
     told_pieces,
 )
-from mio_rag.generation.counters import PromptCounter, find_counter, named_counter
+from mio_rag.generation.counters import (
+    HuggingFaceCounter,
+    PromptCounter,
+    TiktokenCounter,
+    find_counter,
+    named_counter,
+)
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.generation.prompts import Prompt
 from mio_rag.types import Answer, GenerationError
@@ -149,6 +155,11 @@ class OpenAIGenerator(BaseGenerator):
                 while len(self._prompts) > _REMEMBERED:
                     self._prompts.popitem(last=False)
         return known
+
+    @property
+    def counts_afar(self) -> bool:
+        """Whether every count of new texts is a request."""
+        return not self._is_hosted and not isinstance(self._counter, (HuggingFaceCounter, TiktokenCounter))
 
     def _count(self, texts: list[str]) -> list[int]:
         return self._counted(lambda counter: counter.count(texts))

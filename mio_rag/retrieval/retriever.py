@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.context import RegexCounter, TokenCounter, by_itself, passage_tokens
+from mio_rag.context import RegexCounter, TokenCounter, by_itself, count_ahead, passage_tokens
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.index import CorpusIndex
@@ -329,6 +329,8 @@ class Retriever:
         if asked.bare_query is not None:
             scores["dense_bare"] = (embeddings @ asked.bare_query).astype(np.float64)
         passages = [self.index.passages[r] for r in rows]
+        if getattr(self.counter, "counts_afar", False):
+            count_ahead(passages, list(map(units_of, passages)), self.counter)
         repeated, dates = self.index.repetition, [p.date for p in passages]
         spans = None if repeated is None else repeated.spans_of(rows)
         # Where a place was given and is not known, another passage of the document contradicts this one.

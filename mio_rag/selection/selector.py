@@ -407,7 +407,8 @@ class Selector(Settings):
         whole.program(budget)  # what another passage would add is judged at the prices of this budget
         wanted = solve(whole.program(max(budget, int(pool.candidates.tokens.sum()))))
         chosen = [i for i in wanted.selected if i < len(candidates)]
-        if counter is None or block_tokens(whole.candidates, chosen, counter, whole.is_merged) <= budget:
+        least = _LEAST_OF_PARTS * whole.program(budget).cost(wanted.x) if wanted.x is not None else 0
+        if least <= budget or (whole.is_merged and whole.shared is None):
             choice = _choose(whole, budget, counter, solve)
             if choice.result.x is not None and set(chosen) == set(choice.chosen):
                 return choice
@@ -450,6 +451,10 @@ def _unknown(setting: str, given: str, known: frozenset[str]) -> str:
 
 
 # -- one question -----------------------------------------------------------------------------------------
+
+
+#: A block of passages takes at least so much of the tokens of its parts, where what these share is known.
+_LEAST_OF_PARTS = 0.8
 
 
 class _Solve:
