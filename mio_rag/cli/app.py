@@ -7,10 +7,12 @@ input; 3 nothing was selected, or there is no answer; 4 a budget is spent; 130 i
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
 import typer.main
+from typer.core import TyperGroup
 
 from mio_rag.cli.options import opt
 from mio_rag.cli.output import ReportingGroup
@@ -28,15 +30,45 @@ _COMMANDS = {
     "lab": ("lab", "lab_app", "The optimizer's bench: programs, other settings, errors of embeddings."),
     "demo": ("evaluate", "demo", "Compare methods on the bundled questions. Takes under a minute."),
 }
+#: Group -> its commands and their help; under "" its own. A test compares it with what the files say.
+_GROUPS = {
+    "batch": {
+        "": "Many questions: select, answer, or share a total. Run the same command again to resume.",
+        "select": "Select passages for every row of a Parquet file.",
+        "answer": "Answer many questions under a policy.",
+        "allocate": "Share a total of tokens among the rows of a Parquet file.",
+    },
+    "policy": {
+        "": "Policies: how a question is searched, read and answered, at one price.",
+        "new": "Print a policy file to begin your own with.",
+        "check": "Find everything that is wrong with a policy and its files.",
+        "show": "Show what decides, at which price and within which limits.",
+        "list": "List presets, policies that are known by name, and workflows.",
+        "replay": "Make recorded decisions again, or estimate what others would bring.",
+        "fit": "Learn from your questions: one kind, one report, one file.",
+        "state": "What a bandit has learned about search strategies, in the file of search.state.",
+    },
+    "lab": {
+        "": "The optimizer's bench: programs, other settings, errors of embeddings.",
+        "solve": "Solve a selection program or a decision process.",
+        "frontier": "Show what other settings would select, each with its certificate.",
+        "radius": "Measure the error of embeddings, for selection.radius.",
+        "warmup": "Compile the kernels in advance (needed once per machine).",
+    },
+}
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class _Commands(dict[str, Any]):
     """Commands by name, each loaded when it is asked for: loading all takes longer than most commands do."""
 
+    def __init__(self, texts: Mapping[str, str], load: Callable[[str], Any]) -> None:
+        super().__init__(dict.fromkeys(name for name in texts if name))
+        self.texts, self._load = texts, load
+
     def __getitem__(self, name: str) -> Any:
         if super().__getitem__(name) is None:
-            self[name] = _load(name)
+            self[name] = self._load(name)
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -44,7 +76,7 @@ class _Commands(dict[str, Any]):
         return default if name not in self else self[name]  # noqa: SIM401  (it would call itself)
 
 
-def _load(name: str) -> Any:
+def load_command(name: str) -> Any:
     """Return the command that Typer makes of a function, or of a group of them."""
     file, of_file, _ = _COMMANDS[name]
     found = getattr(importlib.import_module(f"mio_rag.cli.{file}"), of_file)
@@ -57,20 +89,33 @@ def _load(name: str) -> Any:
     return group.commands[name]
 
 
-class _AllCommands(ReportingGroup):
-    """The group of all commands."""
-
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__(**{**attributes, "commands": _Commands.fromkeys(_COMMANDS)})
+class _Listed(TyperGroup):
+    """A group that lists its commands without loading one."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of the commands."""
         return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands without loading one."""
+        """Write the list of commands."""
+        texts: Any = self.commands
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (*_, text) in _COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, text in texts.texts.items() if name])
+
+
+def _command(name: str) -> Any:
+    if (texts := _GROUPS.get(name)) is None:
+        return load_command(name)
+    commands = _Commands(texts, lambda one: load_command(name).commands[one])
+    return _Listed(name=name, help=texts[""], commands=commands, no_args_is_help=True, rich_markup_mode=None)
+
+
+class _AllCommands(_Listed, ReportingGroup):
+    """The group of all commands."""
+
+    def __init__(self, **attributes: Any) -> None:
+        texts = {name: text for name, (*_, text) in _COMMANDS.items()}
+        super().__init__(**{**attributes, "commands": _Commands(texts, _command)})
 
 
 app = typer.Typer(

@@ -10,7 +10,7 @@ import typer
 import typer.core
 from typer.testing import CliRunner
 
-from mio_rag.cli.app import _COMMANDS, app
+from mio_rag.cli.app import _COMMANDS, _GROUPS, app, load_command
 from mio_rag.cli.chosen import keys
 from tests.cli.running import cli, here, refused
 
@@ -71,6 +71,13 @@ def test_the_list_of_commands_says_what_the_commands_say() -> None:
         assert (command.help or "").startswith(_COMMANDS[name][2].rstrip(".")), name
 
 
+def test_groups_list_what_their_files_hold() -> None:
+    for name, texts in _GROUPS.items():
+        group = load_command(name)
+        said = {one: command.get_short_help_str(200) for one, command in group.commands.items()}
+        assert {"": group.help, **said} == texts
+
+
 def test_defaults_in_the_help_are_those_of_the_settings() -> None:
     known, ask = keys(), here("ask", "-h").stdout
     for option, key in (("--budget", "limits.budget"), ("--answer", "limits.max_tokens"),
@@ -87,7 +94,13 @@ def test_help_loads_none_of_the_heavy_packages() -> None:
         "except SystemExit: pass\n"
         "print(sorted({'numpy', 'rich', 'mio_rag.policy'} & set(sys.modules)), file=sys.stderr)"
     )
-    for arguments in (["--help"], ["select", "--help"], ["ask", "--help"], ["--version"]):
+    for arguments in (
+        ["--help"],
+        ["policy", "--help"],
+        ["select", "--help"],
+        ["ask", "--help"],
+        ["--version"],
+    ):
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
         assert done.stderr.strip().endswith("[]"), (arguments, done.stderr)
 
