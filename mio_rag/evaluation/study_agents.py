@@ -101,8 +101,8 @@ class _Planned:
 
 
 @lru_cache(maxsize=1)
-def _planned(folder: Path, alphas: tuple[float, ...]) -> _Planned:
-    """Learn from all folds but one, and decide on that one, at every price."""
+def _planned(folder: Path, alphas: tuple[float, ...], ppo: tuple[tuple[str, Any], ...] = ()) -> _Planned:
+    """Learn from all folds but one, and decide on that one, at every price; ppo: changes of its settings."""
     found = read_table(folder, make_embedder("minilm"))
     n = len(found.outcomes)
     fold = np.random.default_rng(0).permutation(n) % _FOLDS
@@ -113,7 +113,7 @@ def _planned(folder: Path, alphas: tuple[float, ...]) -> _Planned:
         known: dict[int, Planner] = {}
         for alpha in alphas:
             made, wrong = np.zeros(n, dtype=np.intp), []
-            asked = how.replace(ppo=how.ppo.replace(alphas=(alpha,)))
+            asked = how.replace(ppo=how.ppo.replace(alphas=(alpha,), **dict(ppo)))
             for k in range(_FOLDS):
                 learned, held = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
                 if k not in known or how.method == "ppo":  # a regression decides at any price
@@ -139,7 +139,8 @@ def _of(run: StudyRun, given: Mapping[str, Any]) -> _Planned:
     folder = run.folder / str(given.get("outcomes", "published.outcomes"))
     if not folder.is_dir():
         raise InputError(f"'{folder}' holds no outcomes: the study prepares them by `policy fit planner`")
-    return _planned(folder, tuple(map(float, given.get("alphas", (0.0, 0.05, 0.1, 0.2, 0.5)))))
+    alphas = tuple(map(float, given.get("alphas", (0.0, 0.05, 0.1, 0.2, 0.5))))
+    return _planned(folder, alphas, tuple(given.get("ppo", {}).items()))
 
 
 @table("planners")

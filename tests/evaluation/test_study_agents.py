@@ -53,8 +53,11 @@ def test_mao_arag_has_the_published_costs_and_training() -> None:
 def test_a_study_plans_decides_and_tells_where_time_goes(tmp_path: Path) -> None:
     given, file = load_study("mao-arag").to_dict(defaults=False), tmp_path / "small.toml"
     contenders = {name: given["contenders"][name] for name in ("published", "untrained")}
-    fewer = f"{given['prepare'][0].replace('--limit 50', '--limit 14')} --workflows no-retrieval,plain"
-    tables = [{"title": name, "by": name, "alphas": [0.1]} for name in ("planners", "decisions", "latency")]
+    fewer = given["prepare"][0].replace("--limit 50", "--limit 14 --workflows no-retrieval,plain --updates 5")
+    tables = [
+        {"title": name, "by": name, "alphas": [0.1], "ppo": {"updates": 5}}
+        for name in ("planners", "decisions", "latency")
+    ]
     small: dict[str, Any] = {
         "about": "small", "learn": 14, "model": "extract", "budgets": [128], "prepare": [fewer],
         "contenders": contenders, "variants": {"a": {"model": "{model}"}, "b": {"model": "{model2}"}},

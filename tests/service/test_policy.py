@@ -24,7 +24,8 @@ from mio_rag.service.app import create_app
 from mio_rag.service.governed import policy_problems
 from mio_rag.service.run import check
 from mio_rag.service.settings import ServiceSettings, Split
-from mio_rag.service.split import compared
+from mio_rag.service.split import Ratings, compared
+from tests.cli.running import here, refused
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 ASKED = {"question": QUESTION, "deadline_seconds": 20}
@@ -362,3 +363,15 @@ def test_the_test_of_two_policies_is_newcombes_and_fishers() -> None:
     }  # fmt: skip
     assert found["low"] > 0
     assert compared((0, 0), (5, 3)) == {}
+
+
+def test_another_policy_is_checked_before_it_serves(tmp_path: Path) -> None:
+    split = Split(policy="nonsense", share=0.5, ratings=str(tmp_path / "ratings.sqlite"))
+    with pytest.raises(InputError, match="--against: policy 'nonsense' is neither a file nor a preset"):
+        check(ServiceSettings("demo", split=split), None, False)
+    (tmp_path / "other.sqlite").write_text("something else, and long enough to be looked at as a file")
+    with pytest.raises(InputError, match="cannot be used for ratings"):
+        Ratings(split.replace(policy="frugal", ratings=str(tmp_path / "other.sqlite")), "default")
+    for text, said in (("frugal=2", "share must be < 1"), ("frugal", "write POLICY=SHARE")):
+        given = ("serve", "demo", "--against", text, "--ratings", tmp_path / "r.sqlite")
+        assert said in refused(here(*given))[0]
