@@ -31,10 +31,11 @@ from mio_rag.errors import InputError
 
 #: Module and class of each kind, and its share of all inputs: the quicker ones get more.
 KINDS = {
-    "programs": ("Programs", 0.55),
+    "programs": ("Programs", 0.53),
     "select": ("Selects", 0.35),
     "parquet": ("Parquet", 0.05),
     "corpora": ("Corpora", 0.05),
+    "files": ("Files", 0.02),
 }
 _CHUNK = 2000
 _WALL_SECONDS = 12 * CPU_SECONDS  # of one input; then only the end of its process helps

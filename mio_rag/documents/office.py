@@ -16,6 +16,7 @@ from mio_rag.errors import require
 
 _SPAN = re.compile(rb'<(?:\w+:)?mergeCell\s[^>]*?ref="(\$?[A-Z]+\$?\d+:\$?[A-Z]+\$?\d+)"')
 _MOST_CELLS = 20_000_000  # of a workbook, empty ones included
+_LAST_ROW = 1 << 20  # that a sheet can have; a damaged file may number its rows without end
 
 # Workbooks -------------------------------------------------------------------------------------------------
 
@@ -42,10 +43,10 @@ def read_xlsx(data: bytes) -> Document:
         if formulas is not None:
             same = formulas[sheet.title]
             same.reset_dimensions()
-            written = same.iter_rows()
+            written = same.iter_rows(max_row=_LAST_ROW)
         rows: list[dict[int, str]] = []
         lacking = list[str]()  # formulas without a stored result
-        for number, row in enumerate(sheet.iter_rows(), 1):
+        for number, row in enumerate(sheet.iter_rows(max_row=_LAST_ROW), 1):
             cells += len(row)
             if cells > _MOST_CELLS:
                 what = f"sheet '{sheet.title}', from row {number:,}"

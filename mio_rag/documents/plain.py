@@ -182,18 +182,15 @@ def _add_paragraph(document: Document, lines: list[str], words: object, headings
 
 def _stands_over(lines: Sequence[str], k: int) -> bool:
     """Whether a line is the heading of the lines behind it: a list, or, below a blank line, sentences."""
-    rest, first = lines[k + 1 :], k == 0
-    if not rest or not heads(lines[k].strip()):
+    if k + 1 == len(lines) or not heads(lines[k].strip()):
         return False
-    if ITEM.match(rest[0]):
+    after, first = lines[k + 1], k == 0
+    if ITEM.match(after):
         return first or (len(lines[k - 1]) < _WRAPPED and not lines[k][0].isspace())
-    text = " ".join(rest)
-    return (
-        first
-        and rest[0][0].isupper()
-        and count_words(text) > 2 * count_words(lines[0])
-        and bool(_SENTENCE.search(text))
-    )
+    if not first or not after[0].isupper():
+        return False
+    text = " ".join(lines[1:])
+    return count_words(text) > 2 * count_words(lines[0]) and bool(_SENTENCE.search(text))
 
 
 def read_csv(text: str) -> Document:

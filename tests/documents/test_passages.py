@@ -135,7 +135,7 @@ def test_noise_under_any_ending_is_read_or_named(tmp_path: Path, kind: str) -> N
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html", "a.py", "a.csv"])
-@pytest.mark.parametrize("piece", ["[", "<noscript>", "ab-\n", "{\n  ", "= ", "塔", "2020 "])
+@pytest.mark.parametrize("piece", ["[", "<noscript>", "ab-\n", "a\n", "{\n  ", "= ", "塔", "2020 "])
 def test_endless_repetition_is_read_in_time_that_grows_with_its_length(
     tmp_path: Path, name: str, piece: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 import datetime
 import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,11 @@ def test_a_workbook_is_read_sheet_by_sheet(tmp_path: Path) -> None:
     assert needs(passages)["007 | 3 | 25%"] == ["Fares", "Code | Sold | Share"]
     left_out = [one.path for one in load_folder(tmp_path).left_out]
     assert left_out == ["prices.xlsx, sheet 'Fares', B3", "prices.xlsx, sheet 'Old'"]
+
+
+def test_rows_of_a_workbook_that_are_numbered_without_end_are_not_waited_for(tmp_path: Path) -> None:
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(xlsx(YEARS))) as source, zipfile.ZipFile(made, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name).replace(b'<row r="3"', b'<row r="2147483648"'))
+    assert units(read(tmp_path, "a.xlsx", made.getvalue())) == [" | 2021 | 2022", "Boats | 1500 | 1700"]
