@@ -78,7 +78,9 @@ _CONSENT = ", ".join(
 _NO_SCRIPT = re.compile(r"</?noscript\b[^>]*>", re.IGNORECASE)
 #: Kinds of input whose value people typed.
 _FILLED = (None, "text", "date", "email", "month", "number", "tel", "time", "url", "week")
-_MOST_ROWS, _MOST_MAINS, _MOST_LOOKS, _DEEPEST = 20_000, 9, 500, 20_000
+_MOST_ROWS, _MOST_MAINS, _MOST_LOOKS, _DEEPEST, _MOST_OPTIONS = 20_000, 9, 500, 20_000, 2000
+#: Options that are not shown.
+_NOT_CHOSEN = re.compile(r"<option\b(?![^>]{0,999}\bselected)[^>]*>[^<]*", re.IGNORECASE)
 #: Tags that are closed by others of their kind, or hold nothing, do not nest.
 _TAG = re.compile(
     r"<(/?)(?!(?:p|li|dt|dd|t[rdh]|option|br|hr|img|input|meta|link|col|wbr|source)\b)[a-z]", re.IGNORECASE
@@ -122,6 +124,10 @@ def _parsed(text: str) -> Any:
             depth = max(0, depth - 1) if tag[1] else depth + 1
             if depth > _DEEPEST:
                 raise DataError(f"is nested more than {_DEEPEST:,} deep: no page is")
+    if text.count("<option") + text.count("<OPTION") > _MOST_OPTIONS:  # it compares each with all others
+        text = _NOT_CHOSEN.sub("", text)
+        if text.lower().count("<option") > _DEEPEST:
+            raise DataError(f"has more than {_DEEPEST:,} options that are chosen: no page has")
     require("selectolax", "documents", "reading HTML files")
     lexbor = require("selectolax.lexbor", "documents", "reading HTML files")
     return lexbor.LexborHTMLParser(_without_noscript(text))

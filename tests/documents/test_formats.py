@@ -97,6 +97,7 @@ FORM = (
         ("a.html", "<label><input type=checkbox checked> Insured</label>", ["☒ Insured"]),
         ("a.html", "<ol reversed><li>Two.<li>One.</ol>", ["2. Two.", "1. One."]),
         ("a.html", "City <input value=Oslo> <select><option>S<option selected>M</select>", ["City Oslo M"]),
+        ("a.html", f"Size <select>{'<option>S' * 3000}<option selected>M</select>", ["Size M"]),
         ("a.html", f"<p>{MATHML}</p>", ["E=(mv^2)/2"]),
         ("a.html", FORM, ["Step | Done | By", "Paid | ☒ | Ana"]),
         ("a.md", "It is ~~40~~ 45 kg, <del>never</del> always.", ["It is 45 kg, always."]),
