@@ -143,10 +143,18 @@ def select(
             made = encoded(model, [given[k].text for k in missing])
             for k, row in zip(missing, made, strict=True):
                 given[k] = replace(given[k], vector=row)
-    pool = pool_of(question, given, count, query=query, embedder=model, scores=arrays.get("scores"))
     costs = arrays.get("tokens")
     if costs is None and all(one.tokens is not None for one in given):
         costs = np.array([one.tokens for one in given], dtype=np.float64)
+    pool = pool_of(
+        question,
+        given,
+        count,
+        query=query,
+        embedder=model,
+        scores=arrays.get("scores"),
+        whole=costs is not None,
+    )
     if costs is not None:
         place = {one.id: k for k, one in enumerate(given)}
         costs = costs[[place[name] for name in pool.ids]]

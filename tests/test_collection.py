@@ -386,3 +386,17 @@ def test_documents_that_a_filter_leaves_out_for_lack_of_its_key_are_named() -> N
     (note,) = select("who?", given, scores=[0.9, 0.8], where={"tenant": "a"}, **RAW).notes
     assert note.code == "filter_key_missing"
     assert "1 of 2 documents" in note
+
+
+def test_texts_that_are_pieces_of_documents_are_read_by_rows_and_sentences() -> None:
+    texts = [
+        "# Fares\n\n| Quay | Summer | Winter |\n|---|---|---|\n| Loen | 54 | 61 |\n| Olden | 12 | 15 |",
+        "Dogs travel free of charge.\n\n## Claims\n\nClaims are sent in writing.\n\n- Skis cost 3.",
+    ]
+    question = "What is the winter fare to Olden?"
+    read = mio_rag.select(question, texts, embedder="minilm", budget=20, passage_penalty=0.5)
+    assert "Fares\nQuay | Summer | Winter\n" in read.context
+    assert "Olden | 12 | 15" in read.context
+    assert "|---|" not in read.context
+    whole = mio_rag.select(question, texts, embedder="minilm", budget=60, tokens=[30, 30])
+    assert texts[0] in whole.context

@@ -30,6 +30,7 @@ from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.filters import Filter
+from mio_rag.relevance.documents import is_document_pool
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.selector import Selector
@@ -134,6 +135,20 @@ class Vectors:
                 while len(self._rows) > REMEMBERED:
                     self._rows.popitem(last=False)
         return np.array([rows[text] for text in texts], dtype=np.float32)
+
+    @property
+    def name(self) -> str:
+        """The name of the embedder, where it has one."""
+        return str(getattr(self.owner, "name", self.owner))
+
+    @property
+    def fingerprint(self) -> str:
+        """What identifies the embedder, where it is one of mio-rag."""
+        return str(getattr(self.owner, "fingerprint", ""))
+
+    def encode(self, texts: Sequence[str], progress: Any = None) -> Rows:
+        """`passages`, as an embedder."""
+        return self.passages(list(texts))
 
     def query(self, text: str) -> Rows:
         """Return the vector of a question."""
@@ -288,13 +303,13 @@ def choose(
     scores = _scores(documents.scores, n)
     needs_documents, needs_query = _needed(selector)
     rows = _rows(documents, vectors) if scores is None or needs_documents else None
+    embedder: Vectors | None = None
     if (scores is None or needs_query) and query_embedding is None:
-        embedder = vectors()
-        if embedder is None:
+        if (embedder := vectors()) is None:
             raise InputError("the question has no embedding: give embedder=, or documents with scores")
         query_embedding = embedder.query(query)
     ids = _ids(documents)
-    sources, columns, problems = _laid_out(documents, ids, selector)
+    sources, columns, starts, problems = _laid_out(documents, ids, selector)
     if scores is not None and n > 2 and scores[0] < scores[-1] and all(a <= b for a, b in pairwise(scores)):
         turned = n >= _CLEARLY
         taken = "were read as such: give" if turned else "the largest was taken for the most relevant: give"
@@ -311,6 +326,8 @@ def choose(
             documents.texts[k],
             title="" if documents.heads is None else documents.heads[k],
             source=sources[k],
+            start=starts[k],
+            end=None if (start := starts[k]) is None else start + len(documents.texts[k]),
             date=date if isinstance(date := data[k].get("date"), str) and not check_date(date) else "",
             metadata=data[k],
             vector=None if rows is None else rows[k],
@@ -318,11 +335,23 @@ def choose(
         for k in range(n)
     ]
     tokens = RegexCounter() if counter is None else as_counter(counter)
-    pool = pool_of(query, passages, tokens, query=query_embedding, scores=scores)
+    whole = bool(selector.about_passages() or selector.must_include) or selector.units == "passages"
+    pool = pool_of(
+        query,
+        passages,
+        tokens,
+        query=query_embedding,
+        embedder=embedder,  # type: ignore[arg-type]
+        scores=scores,
+        whole=whole,
+    )
     row_of = {name: k for k, name in enumerate(ids)}
     rows_of = [row_of[one] for one in pool.ids]  # ranked anew where there are no scores
-    placed: dict[str, Any] = {name: given and [given[k] for k in rows_of] for name, given in columns.items()}
-    pool = replace(pool, **placed)
+    if not is_document_pool(pool):  # whose units have places of their own
+        placed: dict[str, Any] = {
+            name: given and [given[k] for k in rows_of] for name, given in columns.items()
+        }
+        pool = replace(pool, **placed)
     selection = selector.select(pool, budget, tokens)
     if problems:
         _LOG.warning("%s", "; ".join(problems))
@@ -368,8 +397,9 @@ def _needed(selector: Selector) -> tuple[bool, bool]:
 
 def _laid_out(
     documents: Documents, ids: Sequence[str], selector: Selector
-) -> tuple[Sequence[str], dict[str, Any], list[str]]:
-    """Return sources, the columns with the places of texts in them, and notes about wrong places."""
+) -> tuple[Sequence[str], dict[str, Any], list[int | None], list[str]]:
+    """Return sources, the columns with the places of texts in them, where texts are said to begin, and notes
+    about wrong places."""
     n, given = len(ids), documents.sources
     sources = [""] * n if given is None else rooted(given, ids)
     if given is None or not any(sources):
@@ -379,12 +409,12 @@ def _laid_out(
                 "no document has a source, which max_per_source and max_source_share need: name the metadata "
                 "field that holds it (source_key), or leave them out"
             )
-        return sources, {"spans": None, "documents": None}, []
+        return sources, {"spans": None, "documents": None}, [None] * n, []
     starts = documents.starts or [None] * n
     starts = [start if sources[k] == given[k] else None for k, start in enumerate(starts)]
     laid = lay_out(documents.texts, sources, starts, documents.metadata)
     names = [source or f"no source: {i}" for i, source in zip(ids, sources, strict=True)]
-    return names, {"spans": laid.spans, "documents": laid.spaces}, laid.notes
+    return names, {"spans": laid.spans, "documents": laid.spaces}, starts, laid.notes
 
 
 def _read(

@@ -24,7 +24,7 @@ from mio_rag.selection.selector import Selector
 from mio_rag.settings import Settings
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.stores.base import index_of, vectors_of
-from mio_rag.stores.cut import dated
+from mio_rag.stores.cut import as_documents, dated
 from mio_rag.types import Passage
 
 #: What a door selects by where nothing else is said.
@@ -140,12 +140,15 @@ def pool_of(
     query: ArrayLike | None = None,
     embedder: Embedder | None = None,
     scores: Sequence[float] | NDArray[Any] | None = None,
+    whole: bool = False,
 ) -> Candidates:
     """Return the pool of passages that were retrieved elsewhere.
 
     query: the question's embedding; otherwise `embedder` makes it, and the vectors that passages lack.
     scores: relevance, larger is better. Without it the passages are ranked as those of an index: by vectors,
-        words, and the names by which they mention each other.
+        words, and the names by which they mention each other. Pieces of documents are then cut into their
+        units, where an embedder is there for these.
+    whole: pieces of documents are read as they are.
     """
     counter, passages = counter or RegexCounter(), dated(passages)
     if scores is None:
@@ -162,6 +165,8 @@ def pool_of(
                 f"the question's embedding has shape {asked._query.shape}, the passages' {rows.shape[1:]}: "
                 "embed both with the same model"
             )
+        if embedder is not None and not whole:
+            passages = as_documents(passages)
         index = index_of(passages, rows, asked)  # type: ignore[arg-type]
         return Retriever(index, pool=len(passages), counter=counter, link_hops=0).retrieve(question)
     vectors = [passage.vector for passage in passages]

@@ -213,3 +213,39 @@ def test_the_former_name_of_the_budget_is_understood() -> None:
     assert haystack.SelectionRanker(budget_tokens=77).budget == 77
     with pytest.raises(InputError, match="budget"):
         langchain.SelectionCompressor(budget_tokens=0)
+
+
+FARES = "# Fares\n\n| Quay | Summer | Winter |\n|---|---|---|\n| Loen | 54 | 61 |\n| Olden | 12 | 15 |\n"
+RULES = "Dogs travel free of charge.\n\n## Claims\n\nClaims are sent in writing.\n\n- Skis cost 3."
+
+
+@pytest.mark.parametrize(
+    ("changes", "whole"), [({}, False), ({"units": "passages"}, True), ({"max_passages": 1}, True)]
+)
+def test_pieces_of_documents_are_read_by_rows_and_sentences(changes, whole) -> None:
+    items = Documents([FARES, RULES], ids=["fares", "rules"], sources=["a.md", "b.md"])
+    selector = Selector(passage_penalty=0.5, **changes)
+    choice = choose(
+        "What is the winter fare to Olden?",
+        items,
+        budget=60,
+        selector=selector,
+        vectors=lambda: Vectors.of("minilm"),
+    )
+    read = choice.read[0]
+    assert read.indices == (0,)
+    assert read.is_whole == whole
+    assert "Olden | 12 | 15" in read.text
+    if not whole:
+        assert read.text.startswith("Fares\nQuay | Summer | Winter\n")
+        part = next(part for part in read.notes["parts"] if "Olden" in read.text[part["start"] : part["end"]])
+        assert read.text[part["start"] : part["end"]] == "Olden | 12 | 15"
+
+
+def test_pieces_of_documents_with_vectors_and_no_embedder_are_read_whole() -> None:
+    rows = [[1.0, 0.0], [0.0, 1.0]]
+    items = Documents([FARES, RULES], sources=["a.md", "b.md"], embeddings=rows)
+    assert (
+        choose("winter fare?", items, budget=60, query_embedding=[1.0, 0.1]).selection.candidates.lines
+        is None
+    )
