@@ -124,6 +124,7 @@ def _relevance_lines(model: RelevanceModel | DocumentModel, out: Path, picture: 
 # -- policies ---------------------------------------------------------------------------------------------
 
 _VARY = "redundancy_weight,passage_penalty,token_price,link_benefit"
+_VARY_COSINES = "redundancy_weight,passage_penalty,radius"  # a price of a token is one of probabilities
 
 
 def _write(
@@ -156,7 +157,10 @@ def _pools(retriever: Retriever, asked: Sequence[Question]) -> list[Any]:
 def fit_settings(
     call: o.Call,
     recall: Annotated[float | None, "Find this share of the evidence with the fewest tokens."] = None,
-    vary: Annotated[str, "Also radius (of cosines), redundancy_by_relevance, max_per_source."] = _VARY,
+    vary: Annotated[
+        str | None,
+        f"Also redundancy_by_relevance, max_per_source. [default: {_VARY}; of cosines {_VARY_COSINES}]",
+    ] = None,
     trials: Annotated[int, "Maximum trials of each search."] = 60,
     patience: Annotated[int, "Stop a search after N trials without improvement."] = 25,
     folds: Annotated[int, "Folds of the cross-validation."] = 4,
@@ -183,9 +187,15 @@ def fit_settings(
     )
     options = dataclasses.replace(chosen.selector.options, time_limit_seconds=1.0, relative_gap=0.001)
     selector = chosen.selector.replace(options=options, **({"relevance_model": "given"} if relevance else {}))
+    cosines = selector.relevance_model == "given" and not relevance
+    varied = o.listed(vary or (_VARY_COSINES if cosines else _VARY))
+    if cosines and "token_price" in varied:
+        raise InputError(
+            "--vary token_price: relevance is the cosine, and the price is one of probabilities: leave it out"
+        )
     settings = TuneSettings(
         Goal(chosen.policy.limits.budget, recall), selector,
-        cast("Any", relevance) or selector.relevance_model, o.listed(vary), trials, patience, folds,
+        cast("Any", relevance) or selector.relevance_model, varied, trials, patience, folds,
         call.seed,
     )  # fmt: skip
     dataset, index = call.data()
@@ -204,7 +214,7 @@ def fit_settings(
         names = ("redundancy_weight", "passage_penalty", "link_benefit", "max_per_source")
         own = {**{name: getattr(best, name) for name in names}, "units": selector.units}
         own["redundancy_by_relevance"] = best.redundancy_by_relevance or None
-        own["radius"] = best.radius or None
+        own["radius"] = best.radius if best.radius or "radius" in varied else None
         if relevance:
             labelled = [Labelled(p, frozenset(q.gold_ids)) for p, q in zip(pools, asked, strict=True)]
             model = fit(
