@@ -103,7 +103,7 @@ class Selecting(Contender):
                 taken.selection = self.chosen(task, pool, budget_tokens)
                 if taken.selection.result.x is None:
                     raise InfeasibleError(taken.selection.explain())
-            if task.error:
+            if task.error and not self.method.score:  # other scores do not come from the embeddings alone
                 again = [self._of(one, task, budget_tokens) for one in task.others]
                 overlaps = [jaccard(taken.selection.ids, one.ids) for one in again]
                 taken.columns["stability"] = sum(overlaps) / len(overlaps)
