@@ -14,6 +14,7 @@ import numpy as np
 from mio_rag.documents.east_asian import NO_SPACES
 from mio_rag.filters import Lacking
 from mio_rag.formulations.numbers import plural
+from mio_rag.relevance.features import asked_words
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.minilm import FINGERPRINT
 from mio_rag.retrieval.words import language_of, tokens_of
@@ -68,7 +69,7 @@ def _doubted(selection: Selection) -> bool:
 
 
 def _holds_all(selection: Selection, index: CorpusIndex) -> bool:
-    asked = set(index.words(selection.pool.question))
+    asked = set(index.words(" ".join(asked_words(selection.pool.question))))
     return len(asked) >= _TELLING and any(asked <= set(index.words(text)) for text in selection.texts)
 
 

@@ -270,7 +270,7 @@ def _no_answer_here(choice: Choice) -> list[str]:
     by_formula = source.kind == "documents"
     if likely is not None and likely < 0.5:
         why = (
-            f"the collection may not hold the answer (probability {likely:.2g}, by how much of the question "
+            f"the collection may not hold the answer (estimate {likely:.2g}, by how much of the question "
             "its best passages hold)"
         )
         if adaptive and by_formula and surely_elsewhere(formulation.passages, likely):

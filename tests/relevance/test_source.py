@@ -221,7 +221,7 @@ def test_a_note_says_where_nothing_likely_can_be_read(
     other = replace(other, relevance=other.relevance)
     assert Selector().valued(other).relevance.max() < 0.2
     (note,) = Selector().select(other, 400).notes
-    assert note.startswith("the collection may not hold the answer (probability 0.")
+    assert note.startswith("the collection may not hold the answer (estimate 0.")
     monkeypatch.setattr(Read, "answerable", None)  # where nothing else tells
     (note,) = Selector().select(other, 400).notes
     assert note.startswith("no passage stands out")
