@@ -95,12 +95,6 @@ def tokens_between(text: str, start: int, count: int) -> tuple[str, int]:
     return text[places[start] : end].rstrip(), len(places)
 
 
-@lru_cache(maxsize=16_384)
-def _cost(title: str, text: str) -> int:
-    """What `passage_tokens` makes of `RegexCounter`: neither rendered nor joined again to be looked up."""
-    return max(1, len(_PIECE.findall(SEPARATOR + _rendered(title, text))))
-
-
 def render_passage(passage: Passage) -> str:
     """``title``, a newline and ``text``; the text alone where there is no title."""
     return _rendered(passage.title, passage.text)
@@ -166,8 +160,6 @@ def _with_lines(text: str, start: int, lines: tuple[Line, ...]) -> str:
 
 def text_tokens(texts: Sequence[str], titles: Sequence[str], counter: TokenCounter) -> NDArray[np.int64]:
     """`passage_tokens` of passages that are texts and titles so far."""
-    if type(counter) is RegexCounter:
-        return np.array(list(map(_cost, titles, texts)), dtype=np.int64)
     return np.maximum(1, counted(counter, list(map(_behind_separator, titles, texts))))
 
 
