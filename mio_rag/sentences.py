@@ -350,6 +350,7 @@ _CHANGE = re.compile(
 )
 
 
+@lru_cache(maxsize=256)
 def asks_for_changes(question: str) -> bool:
     """Whether a question asks how something was before, or compares versions."""
     return _CHANGE.search(question) is not None
@@ -360,10 +361,11 @@ def compares(question: str, one: Sequence[str], other: Sequence[str]) -> bool:
 
     one, other: title, source and date of each.
     """
-    if one[1:] == other[1:] or not _same_name(one[0], one[1], other[0], other[1]):
+    changes, asked = asks_for_changes(question), _marks(question)
+    if not (changes or len(asked) > 1) or one[1:] == other[1:] or not _same_name(*one[:2], *other[:2]):
         return False
-    asked, mine, others = (_marks(" ".join(text)) for text in ((question,), one, other))
-    return asks_for_changes(question) or bool(asked & mine - others and asked & others - mine)
+    mine, others = (_marks(" ".join(names)) for names in (one, other))
+    return changes or bool(asked & mine - others and asked & others - mine)
 
 
 def named_years(question: str, names: Sequence[str]) -> int:

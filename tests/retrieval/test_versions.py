@@ -117,10 +117,6 @@ NONE = {
         },
         MEALS,
     ),
-    "the older is named": (
-        {"expenses-2024.md": _policy("2024-01-01", **OLD), "expenses-2026.md": _policy("2026-01-01", **NEW)},
-        "How much could I claim for meals in 2024?",
-    ),
     "its month is named": (
         {"a1.md": _policy("2026-03-31", **OLD), "a1-new.md": _policy("2026-06-30", **NEW)},
         "How much could I claim for meals in March?",
