@@ -20,6 +20,7 @@ from mio_rag.sources import Building, Opened, changes_of, kind_of, open_source
 _CHECK_SECONDS = 5.0  # between two looks at the files
 _PATIENCE_SECONDS = 0.3  # small folders are indexed again in less
 _FILTERS = 64  # whose matches are cached
+_MOST_NAMED = 20  # files that cannot be read
 _LOG = logging.getLogger("mio_rag.service")
 
 
@@ -130,8 +131,10 @@ class Documents:
         assert self.source is not None
         opened: Opened = open_source(self.source, self._building, mapped=self._mapped)
         self._folder = opened.folder
-        for one in opened.unread:
+        for one in opened.unread[:_MOST_NAMED]:
             _LOG.warning("%s is not served: %s", one.path, one.reason)
+        if (more := len(opened.unread) - _MOST_NAMED) > 0:
+            _LOG.warning("%d more files are not served: mio-rag index PATH lists them", more)
         self._unread = len(opened.unread)
         if isinstance(opened.index.embedder, CachedEmbedder):
             opened.index.embedder.stop_caching()
