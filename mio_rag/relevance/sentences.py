@@ -243,7 +243,7 @@ def _mentions(candidates: Candidates, owners: NDArray[np.int64], texts: list[str
     if candidates.links is None or candidates.titles is None:
         return found
     rows: dict[int, list[tuple[int, str]]] = {}
-    linked = candidates.links.any(axis=1)
+    linked = np.asarray(candidates.links.any(axis=1))
     for row in np.flatnonzero(linked[owners]).tolist():
         rows.setdefault(int(owners[row]), []).append((row, texts[row].casefold()))
     titles = list(map(_folded, candidates.titles))

@@ -461,7 +461,7 @@ def _siblings(candidates: Candidates) -> FloatArray:
     source = np.array([number.setdefault(name, len(number)) for name in names], dtype=np.int64)
     count = np.bincount(source)[source]
     named = np.array([bool(name) for name in names]) & (count > 1)
-    weights = (source[:, None] == source) * np.where(named, 1.0 / np.maximum(count - 1, 1), 0.0)
+    weights: FloatArray = (source[:, None] == source) * np.where(named, 1.0 / np.maximum(count - 1, 1), 0.0)
     np.fill_diagonal(weights, 0.0)
     weights.flags.writeable = False
     return weights
