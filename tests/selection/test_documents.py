@@ -147,6 +147,18 @@ def test_of_documents_that_are_compared_none_is_forgotten(tmp_path: Path) -> Non
     assert {passage.title for passage in read.passages} == {"Alder Tools", "Birch Trading"}
 
 
+@pytest.mark.parametrize("heading", ["", "Whales\n\n"])
+def test_what_lies_apart_in_a_document_is_parted_by_a_line(tmp_path: Path, heading: str) -> None:
+    between = "Ropes are made of hemp. Lamps burn oil at night. Sails are white. Boots are black. "
+    text = f"The whale eats krill. {between}The whale sings at night. {between}".strip()
+    (tmp_path / "sea.txt").write_text(f"Notes of a sailor\n\n{heading}{text}\n")
+    (read,) = Collection(tmp_path, embedder="tfidf").select("What does the whale do?", budget=20).passages
+    lines = read.text.split("\n")
+    assert lines[-1] == "The whale sings at night."
+    assert "The whale eats krill." in lines
+    assert "\u2026" not in lines
+
+
 def test_english_cosines_do_not_rank_other_scripts() -> None:
     rows = [("Loen | 54 | 61", TABLE, 0.1), ("Olden | 12 | 15", TABLE, 0.9)]
     pool = _document_pool(rows, embedder="sentence-transformers:72362722b466552f", question="青石塔在哪里?")
