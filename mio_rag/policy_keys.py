@@ -148,7 +148,7 @@ def _value(text: str, kind: Any) -> Any:
     except tomllib.TOMLDecodeError:
         is_number = float in _parts(kind) and re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.I)
         value = float(text) if is_number else text  # .5 is no number in TOML
-    if _holds(kind, Sequence) and isinstance(value, str):
+    if _holds(kind, Sequence) and isinstance(value, str) and str not in _parts(kind):
         return [part.strip() for part in value.split(",") if part.strip()]
     only_text = _parts(kind) == [str] or set(_parts(kind)) == {str, type(None)}
     return text if only_text and not isinstance(value, str) else value
