@@ -227,7 +227,7 @@ class Identities:
     def having(self, words: Iterable[str], rows: NDArray[np.int64]) -> set[str]:
         """Those of some words that stand in the identity of the document of one of these passages."""
         known, inside, _ = self._known(dict.fromkeys(words))
-        held = inside[np.unique(self.documents[rows])].any(axis=0)
+        held = np.asarray(inside[np.unique(self.documents[rows])].any(axis=0))
         return {word for (word, _), one in zip(known, held, strict=True) if one}
 
     def _known(

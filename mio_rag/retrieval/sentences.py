@@ -130,7 +130,11 @@ class SentenceIndex:
         at, owners = self.places(rows)
         vectors = self.vectors(at)
         found = {} if scores is None else scores(at, vectors)
-        given = {"owners": owners, "spans": self.spans[at].astype(np.int64), "embeddings": vectors}
+        given: dict[str, Any] = {
+            "owners": owners,
+            "spans": self.spans[at].astype(np.int64),
+            "embeddings": vectors,
+        }
         finite = all(np.isfinite(values).all() for values in found.values())
         return (Sentences.unchecked if finite else Sentences)(**given, scores=found, **columns)
 
