@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose, collect, refuse
-from mio_rag.policy import PRESETS, READER, Policy, presets_like
+from mio_rag.policy import PRESETS, Policy, presets_like
 from mio_rag.policy_keys import Key, applied, changes_of, load_policy, split_name, usual_options
 from mio_rag.policy_keys import keys as keys_of
+from mio_rag.policy_tables import READER
 from mio_rag.settings import Settings
 
 if TYPE_CHECKING:
