@@ -267,7 +267,9 @@ BASE = Selector()
 TOTAL = {"price": {"total": 5000, "questions": 10}}
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    "name", [name for name in PRESETS if "/" not in name]
+)  # published ones have no price
 def test_presets_share_a_total_that_is_given(name: str) -> None:
     found = allocating(Policy.load(name), BASE, 4000)
     assert (found.total_tokens, found.ceiling) == (4000, Policy.load(name).limits.budget)
