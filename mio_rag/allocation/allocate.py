@@ -374,7 +374,7 @@ def allocate(
 
     Raises `InputError` for weights, floors or ceilings of the wrong length or that contradict each other,
     empty pools, settings that do not fit, floors where passages share text, or a total below the shortest
-    passage or what must be chosen; `SolverError` if the solver broke.
+    passage (of documents: unit) or what must be chosen; `SolverError` if the solver broke.
     """
     if problem := count_problem("total_tokens", total_tokens):
         raise InputError(problem)
@@ -385,11 +385,12 @@ def allocate(
         pools, chooser, weights=weights, floors=floors, ceilings=ceilings, counter=counter, most=total,
         workers=workers, told=progress,
     )  # fmt: skip
-    shortest = min(int(pool.tokens.min()) for pool in pools)
+    offered = [question.candidates for question in workload.questions]
+    shortest, unit = min((int(one.tokens.min()), one.unit) for one in offered)
     if total < shortest:
         raise InputError(
-            f"total_tokens={total} is below the shortest passage of all questions, {shortest} tokens: "
-            "raise it, or split passages"
+            f"total_tokens={total} is below the shortest {unit} of all questions, {shortest} tokens: "
+            f"raise it{', or split passages' if unit == 'passage' else ''}"
         )
     price = workload.bracket(total)[1].price
     decided = filled(workload, chooser, price, total, workers)

@@ -16,14 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from mio_rag.context import TokenCounter, block_tokens, in_prompt_order
+from mio_rag.context import RegexCounter, TokenCounter, block_tokens, in_prompt_order
 from mio_rag.errors import InputError, SolverError, collect
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram, with_token_price
 from mio_rag.pool import Candidates
+from mio_rag.relevance.documents import is_document_pool
 from mio_rag.selection.program import Formulation
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.solving import Choice, Solved
+from mio_rag.selection.units import units_for
 from mio_rag.settings import Settings
 from mio_rag.solvers.capabilities import one_blas_thread
 from mio_rag.solvers.many import solve_as_completed
@@ -82,6 +84,9 @@ class Probe:
 class PricedQuestion:
     """The program of one pool, for every price of a token.
 
+    Of documents it chooses units, as `Selector.select` does, where settings and floor allow it; elsewhere
+    whole passages.
+
     selector: without a token price of its own; see `selector_problems`.
     weight: w > 0.
     floor, ceiling: fewest and most tokens.
@@ -102,14 +107,20 @@ class PricedQuestion:
     ) -> None:
         if len(candidates) == 0:
             raise InputError("there are no candidates to select from: retrieve a pool first")
+        self._pool = selector.read(candidates)
+        if is_document_pool(candidates) and floor == 0:
+            if counter is None and selector.units != "passages":
+                counter = RegexCounter()  # units share lines, whose tokens nobody counted
+            units = units_for(selector, self._pool.candidates, self._pool.model, ceiling, counter)
+            selector = selector.replace(units=units)
         selector = selector.whole()
         self.selector, self.weight, self.floor, self.ceiling = selector, weight, floor, ceiling
-        self.candidates, self._counter = selector.valued(candidates), counter
-        formulation = Formulation(selector, self.candidates, counter)
+        formulation = Formulation(selector, self._pool, counter)
+        self.candidates, self._counter = formulation.candidates, counter
         base, self._penalty = formulation.program(ceiling), formulation.penalty(ceiling)
-        if counter is not None:  # parts may count more than the passages that they are of
-            self.ceiling = min(ceiling, max(1, math.ceil(base.all_costs.sum())))
-            base = replace(base, budget=self.ceiling)
+        # Parts may count more than the passages that they are of.
+        self.ceiling = min(ceiling, max(1, math.ceil(base.all_costs.sum())))
+        base = replace(base, budget=self.ceiling)
         self._base = self._with_floor(base)
         self._built: tuple[tuple[float, int], SelectionProgram] | None = None
         #: Everything that is known, by rising price.
@@ -284,7 +295,7 @@ class PricedQuestion:
         """
         price, counter = decided.price / self.weight, self._counter
         selector = self.selector.replace(token_price=price)
-        formulation = Formulation(selector, self.candidates, counter, self._penalty)
+        formulation = Formulation(selector, self._pool, counter, self._penalty)
         program = self._with_floor(formulation.program(decided.budget))
         result = decided.result
         if result.x is not None:  # held against the program as it is shown
@@ -346,7 +357,9 @@ def selector_problems(selector: Selector) -> list[str]:
     if selector.counterpart == "joint":
         problems.append("counterpart='joint' has no bound over prices: use counterpart='termwise'")
     if selector.units == "sentences":
-        problems.append("units='sentences' has no place in a workload yet: choose passages")
+        problems.append(
+            "units='sentences' has no place in a workload: leave units open, which reads those of documents"
+        )
     if selector.solver in _RANKINGS:
         problems.append(f"solver '{selector.solver}' ranks without looking at a price: use auto")
     return problems
@@ -567,10 +580,7 @@ def workload_of(
     ))  # fmt: skip
     questions, problems = [], []
     for k, pool in enumerate(pools):
-        whole = int(pool.tokens.sum()) if len(pool) else 0
-        if counter is not None and pool.spans is not None:
-            whole = _LONG
-        ceiling = max(1, min(given.ceilings[k], _LONG if most is None else most, whole))
+        ceiling = max(1, min(given.ceilings[k], _LONG if most is None else most))
         try:
             question = PricedQuestion(selector, pool, given.weights[k], given.floors[k], ceiling, counter)
             questions.append(question)

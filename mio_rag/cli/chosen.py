@@ -14,7 +14,7 @@ from mio_rag.errors import InputError, choose, collect, refuse
 from mio_rag.policy import PRESETS, Policy, presets_like
 from mio_rag.policy_keys import Key, applied, changes_of, load_policy, split_name, usual_options
 from mio_rag.policy_keys import keys as keys_of
-from mio_rag.policy_tables import READER
+from mio_rag.policy_tables import READER, FixedPrice
 from mio_rag.settings import Settings
 
 if TYPE_CHECKING:
@@ -104,8 +104,11 @@ class Chosen:
     @property
     def _reads_whole(self) -> bool:
         """Whether something decides that was fitted on whole passages."""
-        by_default = self.controller is not None or self.name == DEFAULTS.policy
-        return by_default and (not self.is_plain or self.policy.answers.refusal is not None)
+        if self.controller is None and self.name != DEFAULTS.policy:
+            return False
+        unpriced = self.policy.replace(price=FixedPrice(token=0.0))  # a total alone was fitted on nothing
+        is_plain = self.controller is None and unpriced.is_plain
+        return not is_plain or self.policy.answers.refusal is not None
 
     @cached_property
     def is_plain(self) -> bool:

@@ -297,16 +297,18 @@ def fit_price(
             raise InputError(f"--mean-tokens {mean_tokens:g} is above --budget {budget}: raise the budget")
         make_parent(out)
 
-    chosen, *_ = call.check(check, policy=lambda: call.chosen().whole())
+    chosen, *_ = call.check(check, policy=call.chosen)
     if "price.token" in chosen.given:
         raise InputError("price.token is what is looked for: leave it out")
-    selector = chosen.selector.replace(token_price=0.0)
     dataset, index = call.data()
-    o.check_fits(selector, index)
+    o.check_fits(chosen.selector, index)
     asked = dataset.questions[: call.limit]
     with claimed(out):
         retriever = Retriever.of(index, chosen.policy.search.retrieval)
         pools = _pools(retriever, asked)
+        if not any(map(is_document_pool, pools)):
+            chosen = chosen.whole()
+        selector = chosen.selector.replace(token_price=0.0)
         found = price_for(pools, mean_tokens, selector=selector, ceilings=budget, counter=retriever.counter)
         curve: list[Any] = []  # points that are a tenth apart
         for point in found.curve:

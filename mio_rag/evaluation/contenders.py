@@ -265,8 +265,8 @@ def make_contenders(
 ) -> list[Contender]:
     """Return methods and controllers of these names, in their order.
 
-    setup: what controllers are made of; methods use its selector. Where that leaves units open, only "mio"
-        chooses sentences: the others were fitted on whole passages, or rank them.
+    setup: what controllers are made of; methods use its selector. Where that leaves units open, "mio" and
+        totals choose them: the others were fitted on whole passages, or rank them.
     traces: file for the traces of controllers.
     questions: of the run.
     rows: rows that the run has already; what they spent is spent.
@@ -280,9 +280,9 @@ def make_contenders(
 
     def made(name: str) -> Contender:
         if name == PACED:
-            return Paced(whole.selector, questions, kept)
+            return Paced(setup.selector, questions, kept)
         if name == ALLOCATED:
-            return Allocated(whole.selector)
+            return Allocated(setup.selector)
         if name in named:
             mine = [r for r in kept if r["method"] == name and not r["error"]]
             return Selecting(method_of(name, setup.selector, whole.selector), mine)

@@ -244,7 +244,7 @@ def price_curve(
     it; both None without labels), and gap: how much more any allocation of the same tokens could be worth,
     as a share; budgets: budget_tokens and the same figures.
     """
-    ceiling = max(budgets)
+    ceiling, selector = max(budgets), selector.whole()
     labelled = [k for k, q in enumerate(questions) if q.gold_ids or (q.gold_sources and pools[k].sources)]
 
     def figures(chosen: Sequence[Sequence[int]], tokens: Sequence[float]) -> dict[str, Any]:
@@ -274,7 +274,7 @@ def price_curve(
         prices.append({"token_price": price, **figures(chosen, read), "gap": gap})
     alike = []
     for budget in sorted(budgets):
-        choices = [selector.whole().choose(pool, budget, counter) for pool in pools]
+        choices = [selector.choose(pool, budget, counter) for pool in pools]
         same = figures([list(c.chosen) for c in choices], [c.used for c in choices])
         alike.append({"budget_tokens": int(budget), **same})
     return {"ceiling": int(ceiling), "prices": prices, "budgets": alike}

@@ -9,9 +9,15 @@ import pytest
 
 from mio_rag import Candidates, InputError, Selector
 from mio_rag.allocation import allocate, at_prices, price_for
+from mio_rag.allocation.pacer import Pacer
 from mio_rag.context import RegexCounter, block_tokens
+from mio_rag.corpora.folder import load_folder
+from mio_rag.pool import Pool
+from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.program import Formulation
+from mio_rag.types import Question
 from tests.allocation.test_allocate import optimum
+from tests.selection.test_documents import TABLE, document_pool
 
 COUNTER = RegexCounter()
 SELECTOR = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0)
@@ -85,3 +91,92 @@ def test_a_floor_needs_passages_that_are_read_apart() -> None:
     assert told.value.problems[-1] == "and 3 problems more, of other questions"
     apart = allocate(given, 500, selector=APART, floors=30, counter=COUNTER)
     assert min(apart.tokens) >= 30
+
+
+# Documents: units, which share their headings and the headers of their tables
+
+
+def units(seed: int) -> Pool:
+    """Rows of a table in a document, of which each needs the heading and the header."""
+    worth = np.random.default_rng(seed).uniform(0.1, 0.9, 4)
+    names = ["Loen", "Olden", "Stryn", "Hellesylt"]
+    text = "\n".join([*TABLE, *(f"{name} | {k} | 15" for k, name in enumerate(names))])
+    rows = [(f"{name} | {k} | 15", TABLE, float(worth[k])) for k, name in enumerate(names)]
+    return document_pool(rows, text)
+
+
+@pytest.mark.parametrize("total", [14, 40, 75, 110])
+def test_units_of_documents_share_a_total_within_the_certified_gap(total: int) -> None:
+    given, weights = [units(seed) for seed in range(3)], [1.0, 0.5, 2.0]
+    found = allocate(given, total, weights=weights, counter=COUNTER)
+    each = []
+    for pool in given:
+        chooser = Selector(units="sentences")
+        program = Formulation(chooser, chooser.read(pool), COUNTER).program(10**6)
+        vectors = [np.array(x) for x in product((0, 1), repeat=program.n)]
+        each.append([(round(program.cost(x)), program.objective(x)) for x in vectors])
+    best = optimum(each, total, weights)
+    assert found.bound is not None
+    assert found.value <= best + 1e-6 <= found.bound + 2e-6
+    assert {selection.unit for selection in found.selections} == {"sentence"}
+    recounted = [sum(COUNTER.count([selection.context])) for selection in found.selections]
+    assert recounted == list(found.tokens)
+    assert sum(recounted) <= total
+
+
+def test_without_a_tokenizer_units_are_counted_approximately_and_floors_keep_passages() -> None:
+    given = [units(seed) for seed in range(3)]
+    assert allocate(given, 75).tokens == allocate(given, 75, counter=COUNTER).tokens
+    for changes in ({"floors": 4}, {"selector": Selector(max_per_source=2)}):
+        kept = allocate(given, 75, **changes)  # type: ignore[arg-type]
+        assert {selection.unit for selection in kept.selections} == {"passage"}
+    with pytest.raises(InputError, match="below the shortest sentence of all questions"):
+        allocate(given, 1, counter=COUNTER)
+
+
+@pytest.fixture(scope="module")
+def handbook(tmp_path_factory: pytest.TempPathFactory) -> tuple[CorpusIndex, list[Question]]:
+    """Long documents of which one row, or one sentence, answers."""
+    folder = tmp_path_factory.mktemp("museums")
+    questions = []
+    for town, height in (("Loen", 41), ("Olden", 57), ("Stryn", 63), ("Askvoll", 77)):
+        rows = "\n".join(f"| Room {k} | {k * 7} m | closed on day {k} |" for k in range(1, 25))
+        talk = " ".join(f"The museum of {town} keeps room {k} for school classes." for k in range(1, 12))
+        text = (
+            f"# Museum of {town}\n\n{talk} Its tower is {height} metres high.\n\n"
+            f"## Rooms\n\n| Room | Length | Closed |\n|---|---|---|\n{rows}\n"
+        )
+        (folder / f"{town}.md").write_text(text)
+        asked = {
+            f"How high is the tower of the museum of {town}?": f"{height} metres",
+            f"How long is room 9 in the museum of {town}?": "63 m",
+        }
+        questions += [
+            Question(f"{town}{k}", text, (answer,)) for k, (text, answer) in enumerate(asked.items())
+        ]
+    return CorpusIndex.build(load_folder(folder).passages, "minilm"), questions
+
+
+@pytest.mark.parametrize("budget", [60, 120])
+def test_totals_over_documents_are_kept_as_recounted_and_find_more_than_whole_passages(
+    handbook: tuple[CorpusIndex, list[Question]], budget: int
+) -> None:
+    index, questions = handbook
+    retriever, total = Retriever(index, counter=COUNTER), budget * len(questions)
+    pools = [retriever.retrieve(question.text) for question in questions]
+    found = {}
+    for kind in ("auto", "passages"):
+        selector, pacer = Selector(units=kind), Pacer(total, len(questions))
+        ways = {
+            "allocated": list(allocate(pools, total, selector=selector, counter=COUNTER).selections),
+            "paced": [pacer.select(pool, selector, COUNTER) for pool in pools],
+        }
+        for way, read in ways.items():
+            recounted = [sum(COUNTER.count([one.context])) for one in read]
+            assert recounted == [one.tokens_used for one in read]
+            assert sum(recounted) <= total
+            assert kind == "passages" or "sentence" in {one.unit for one in read}
+            pairs = zip(questions, read, strict=True)
+            found[way, kind] = sum(question.answers[0] in one.context for question, one in pairs)
+        assert pacer.account().spent <= total
+    assert found["allocated", "auto"] > found["allocated", "passages"]

@@ -206,6 +206,9 @@ def test_a_key_implies_who_decides(tmp_path: Path) -> None:
         assert getattr(policy, table).by == by
     with pytest.raises(InputError, match='has no effect with by = "never"'):
         Chosen.of("default", ["repeat.most=1"])
+    # A total alone leaves open what is read; what was fitted on whole passages reads them.
+    for given, units in ((["price.total=9000", "price.per=day"], "auto"), (["repeat.rule=mdp"], "passages")):
+        assert Chosen.of("default", given).selector.units == units
     (tmp_path / "p.toml").write_text('[order]\nworkflow = "w.json"\n[answers]\ncache = "a.sqlite"\n')
     (tmp_path / "w.json").write_text(json.dumps({"nodes": {"answer": {"do": "answer"}}}))
     policy = Chosen.of(str(tmp_path / "p.toml"), ["limits.budget=9"]).policy

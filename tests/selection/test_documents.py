@@ -31,7 +31,7 @@ FARES = (
 COUNTER = RegexCounter()
 
 
-def _document_pool(
+def document_pool(
     rows: list[tuple[str, tuple[str, ...], float]], text: str = FARES, **changes: object
 ) -> Pool:
     """A pool of one passage for each unit: its text, the lines that it needs, its cosine."""
@@ -68,7 +68,7 @@ TABLE = ("Fares", "Fare | Summer | Winter")
 
 
 def test_a_row_is_read_behind_its_heading_and_header() -> None:
-    pool = _document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.1)])
+    pool = document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.1)])
     selection = Selector(units="auto").select(pool, 16, COUNTER)
     assert [render_passage(p) for p in selection.passages] == [
         "Ferries\nFares\nFare | Summer | Winter\nLoen | 54 | 61"
@@ -79,7 +79,7 @@ def test_a_row_is_read_behind_its_heading_and_header() -> None:
 
 
 def test_two_rows_pay_for_their_header_once() -> None:
-    pool = _document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.8)])
+    pool = document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.8)])
     selection = Selector(units="auto").select(pool, 100, COUNTER)
     assert selection.texts == ("Fares\nFare | Summer | Winter\nLoen | 54 | 61\nOlden | 12 | 15",)
     assert (
@@ -90,7 +90,7 @@ def test_two_rows_pay_for_their_header_once() -> None:
 
 
 def test_a_row_is_not_read_where_its_header_does_not_fit() -> None:
-    pool = _document_pool([("Loen | 54 | 61", TABLE, 0.9)])
+    pool = document_pool([("Loen | 54 | 61", TABLE, 0.9)])
     assert Selector(units="auto").select(pool, 10, COUNTER).chosen == ()
 
 
@@ -103,20 +103,20 @@ def test_the_likeliest_row_that_does_not_fit_with_its_header_is_noted(tmp_path: 
 
 def test_short_units_are_not_bought_for_being_short() -> None:
     text = "Dogs travel free of charge on every line of the company."
-    pool = _document_pool([("Yes.", (), 0.9), (text, ("Dogs",), 0.9)])
+    pool = document_pool([("Yes.", (), 0.9), (text, ("Dogs",), 0.9)])
     selection = Selector(units="auto").select(pool, 16, COUNTER)
     assert text in selection.texts[0]
 
 
 def test_whole_passages_hold_their_lines_too() -> None:
-    pool = _document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.1)])
+    pool = document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.1)])
     selection = Selector(units="passages").select(pool, 16, COUNTER)
     assert selection.texts == ("Fares\nFare | Summer | Winter\nLoen | 54 | 61",)
 
 
 def test_a_question_that_names_a_document_is_answered_from_it() -> None:
     rows = [("Loen | 54 | 61", TABLE, 0.7), ("Olden | 12 | 15", TABLE, 0.6)]
-    pool = _document_pool(rows, sources=["a.md", "b.md"], titles=["A", "B"])
+    pool = document_pool(rows, sources=["a.md", "b.md"], titles=["A", "B"])
     assert pool.sentences is not None
     named = {"scope": np.array([0.0, 1.0])}
     scoped = Pool(**{**pool.__dict__, "scores": {**pool.scores, **named}})
@@ -161,7 +161,7 @@ def test_what_lies_apart_in_a_document_is_parted_by_a_line(tmp_path: Path, headi
 
 def test_english_cosines_do_not_rank_other_scripts() -> None:
     rows = [("Loen | 54 | 61", TABLE, 0.1), ("Olden | 12 | 15", TABLE, 0.9)]
-    pool = _document_pool(rows, embedder="sentence-transformers:72362722b466552f", question="青石塔在哪里?")
+    pool = document_pool(rows, embedder="sentence-transformers:72362722b466552f", question="青石塔在哪里?")
     first, second = DocumentModel().unit_relevance(pool)
     assert first == second
 
@@ -196,7 +196,7 @@ def _pools(draw: st.DrawFn) -> tuple[Pool, int]:
     for k in sorted(chosen):
         needs = draw(st.lists(st.integers(0, k), max_size=2, unique=True))
         rows.append((lines[k], tuple(lines[j] for j in needs), draw(st.floats(0, 1))))
-    return _document_pool(rows, text), draw(st.integers(1, 60))
+    return document_pool(rows, text), draw(st.integers(1, 60))
 
 
 @settings(deadline=None, max_examples=60)
@@ -219,7 +219,7 @@ def test_the_program_counts_what_is_read_and_its_optimum_is_one(case: tuple[Pool
 
 
 def test_settings_about_passages_read_them_whole_and_say_so() -> None:
-    pool = _document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.1)])
+    pool = document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.1)])
     for changes, named in (({"max_passages": 1}, "max_passages"), ({"merge": False}, "merge=False")):
         selection = Selector(**changes).select(pool, 40, COUNTER)
         assert selection.unit == "passage"
