@@ -29,6 +29,7 @@ from mio_rag.learning.bandit import BanditSettings, Context, Learned, context_of
 from mio_rag.learning.bandit_log import Event
 from mio_rag.learning.bandit_report import off_policy
 from mio_rag.learning.strategist import contributions, every_set, mixture, sets_to_compare, uniform
+from mio_rag.policy import Policy
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.search import STRATEGIES, Found, SearchSettings, Strategy, search
@@ -47,10 +48,11 @@ _GOLD = 2.03
 _BLOCK = 50
 _SETTINGS = BanditSettings(token_price=PRICE * _GOLD)
 _TEXTBOOK = _SETTINGS.replace(ridge=1.0, ridge_embedding=1.0, cold_start=0, prune_after=10**9, unsure=0.0)
-_PUBLISHED = {
-    "alpha": 1.0, "ridge": 1.0, "ridge_embedding": 1.0, "cold_start": 100, "cold_share": 1.0, "explore": 0.3,
-    "explore_least": 0.05, "all_every": 100,
-}  # fmt: skip
+#: What is published of the rule itself; what a strategy earns and when several run is as in ours.
+_RULE = (
+    "alpha", "ridge", "ridge_embedding", "cold_start", "cold_share", "explore", "explore_least", "all_every",
+)  # fmt: skip
+_PUBLISHED = {name: (Policy.load("published/strategy-bandit").search.bandit or {})[name] for name in _RULE}
 _GREEDY = {"policy": "epsilon-greedy", "explore": 0.1, "explore_decay": 1.0, "explore_least": 0.1}
 _NO_EXPLORING = {"alpha": 1.0, "explore": 0.0, "explore_least": 0.0}
 POLICIES: Mapping[str, BanditSettings] = {

@@ -49,6 +49,8 @@ from mio_rag.storage import read_text, write_atomically
 Record = Mapping[str, Any]
 Column = tuple[str, Sequence[Any]]
 _NONE = "\u2013"
+#: Fewest questions from which a study learns.
+_LEAST = 20
 _MEASURES = (
     "judge=words, embedding, nli:MODEL or yes-no:MODEL; cosine=index or an embedder; "
     "bert-score=minilm or MODEL[@LAYER]; stability=RADIUS. Repeatable."
@@ -125,32 +127,48 @@ class _Asked:
     out: Path
     learn: int = 0
 
+    def sources(self, call: o.Call) -> list[str]:
+        """Return documents, or without them questions."""
+        return o.listed(self.path or call.questions or "")
 
-def _evaluated(call: o.Call, asked: _Asked) -> tuple[Report, EvaluationSettings]:
-    """Check everything, load it, and run the harness."""
-    path, out, model, measure = asked.path, asked.out, asked.model, asked.measure
-    answer = DEFAULTS.answer if asked.answer is None else asked.answer
-    closed_book = path is None
-    if path is None and call.questions is None:
+
+def _checked(call: o.Call, asked: _Asked, *more: Callable[[], Any]) -> list[Any]:
+    """Raise every problem of what was asked for, else return policy, budgets, measuring and filter."""
+    closed_book = asked.path is None
+    if closed_book and call.questions is None:
         raise InputError("PATH is missing: give documents with questions, an index, or a question set")
     if closed_book and call.where:
         raise InputError("--where restricts documents, and there are none without PATH: leave it out")
-    spec = None if model in (None, "none") else reader_spec(model)
+    spec = _spec(asked.model)
+    found = call.check(
+        lambda: o.whole_numbers("--budget", asked.budgets or "256,1024"),
+        lambda: _Measuring.of(asked.measure, closed_book, answered=spec is not None),
+        lambda: Filter(call.where),
+        lambda: None if spec is None else check_generator(spec),
+        lambda: check_folder(asked.out, call.resume),
+        lambda: check_embedder(call.embedder),
+        *(lambda one=one: None if closed_book else kind_of(one) for one in asked.sources(call)),
+        *more,
+    )
+    return found[:4]
+
+
+def _spec(model: str | None) -> str | None:
+    return None if model in (None, "none") else reader_spec(model)
+
+
+def _evaluated(call: o.Call, asked: _Asked) -> tuple[Report, EvaluationSettings]:
+    """Check everything, load it, and run the harness."""
+    out, closed_book, spec = asked.out, asked.path is None, _spec(asked.model)
+    answer = DEFAULTS.answer if asked.answer is None else asked.answer
     given = policy_names(parts_of(asked.methods))
     controllers = tuple(name for name in given if find_kind(name) is not None)
     ranked = tuple(name for name in given if name not in controllers and name != "none")
-    sources = o.listed(path or call.questions or "")
-    chosen, at, instruments, where, *_ = call.check(
-        lambda: o.whole_numbers("--budget", asked.budgets or "256,1024"),
-        lambda: _Measuring.of(measure, closed_book, answered=spec is not None),
-        lambda: Filter(call.where),
+    chosen, at, instruments, where = _checked(
+        call, asked,
         lambda: _check_methods(ranked, controllers, closed_book, spec),
-        lambda: None if spec is None else check_generator(spec),
         lambda: EvaluationSettings(max_tokens=answer),
-        lambda: check_folder(out, call.resume),
-        lambda: check_embedder(call.embedder),
-        *(lambda one=one: None if closed_book else kind_of(one) for one in sources),
-    )
+    )  # fmt: skip
     refusal = chosen.policy.answers.refusal
     if refusal is not None and controllers:
         raise InputError("answers.refusal does not go with policies: leave one of them out")
@@ -164,7 +182,7 @@ def _evaluated(call: o.Call, asked: _Asked) -> tuple[Report, EvaluationSettings]
         limit=call.limit, max_tokens=answer, where=where, error=instruments.error,
         refusing=None if refusal is None else Refusal.load(refusal),
     )  # fmt: skip
-    pairs = o.several(sources, None if closed_book else call.questions)
+    pairs = o.several(asked.sources(call), None if closed_book else call.questions)
     datasets, corpora = _loaded(call, pairs, closed_book, None if asked.keep_choices else chosen.seed)
     datasets = [dataclasses.replace(one, questions=one.questions[asked.learn :]) for one in datasets]
     for corpus in corpora:
@@ -183,23 +201,28 @@ def _evaluated(call: o.Call, asked: _Asked) -> tuple[Report, EvaluationSettings]
 
 def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
     """Run a study: its commands, the harness once for each reader, then its tables and figures."""
-    folder, path = asked.out, asked.path or call.questions or ""
+    folder = asked.out
     call.limit = study.limit if call.limit is None else call.limit
     call.set = [*study.set, *(call.set or ())]
-    names = {"path": path, "out": str(folder), "learn": str(folder / "learn"), "embedder": call.embedder}
     models = o.listed(asked.model or study.model)
-    names |= {"model": models[0], "model2": models[-1]}
+    asked = dataclasses.replace(
+        asked, measure=[*study.measures, *(asked.measure or ())], model=models[0],
+        budgets=asked.budgets or ",".join(map(str, study.budgets)),
+    )  # fmt: skip
+    if asked.path is None:
+        raise InputError("PATH is missing: a study needs documents with questions, for instance demo")
+    for model in models:
+        one = dataclasses.replace(asked, model=model, out=folder / "run" if call.resume else folder)
+        _checked(call, one)
+    names = {"path": asked.path, "out": str(folder), "learn": str(folder / "learn")}
+    names |= {"embedder": call.embedder, "model": models[0], "model2": models[-1]}
 
     def filled(text: str) -> str:
         for key, value in names.items():
             text = text.replace(f"{{{key}}}", value)
         return text
 
-    if not (call.resume and folder.is_dir()):
-        check_folder(folder)
-    if study.learn:
-        dataset = _loaded(call, o.several(o.listed(path), call.questions), False, None)[0][0]
-        write_questions(dataset.questions[: study.learn], folder / "learn" / "questions.jsonl")
+    learn = _learned(call, asked, study)
     done = folder / "prepared.txt"
     before = read_text(done).splitlines() if done.is_file() else []
     for command in map(filled, study.prepare):
@@ -214,11 +237,9 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
     ledgers = {}
     for variant, other in study.variants.items():
         one = dataclasses.replace(
-            asked, methods=",".join(contenders.values()), out=folder / (variant or "run"), learn=study.learn,
-            budgets=asked.budgets or ",".join(map(str, study.budgets)),
+            asked, methods=",".join(contenders.values()), out=folder / (variant or "run"), learn=learn,
             model=filled(other.model or "{model}"),
             answer=other.answer or (study.answer if asked.answer is None else asked.answer),
-            measure=[*study.measures, *(asked.measure or ())],
             baseline=next((n for one, n in contenders.items() if study.reference.startswith(one)), None),
         )  # fmt: skip
         ledgers[variant] = _evaluated(call, one)[0].rows
@@ -231,6 +252,33 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
     files = [str(folder / "tables.md"), *map(str, figures)]
     told = {"out": str(folder), "tables": [{"title": t, "columns": dict(c)} for t, c in made], "files": files}
     call.output.result(told, *lines, *files)
+
+
+def _learned(call: o.Call, asked: _Asked, study: Study) -> int:
+    """Write the questions to learn from; return how many: at most two thirds, so that others can be asked."""
+    if not study.learn:
+        return 0
+    sources = asked.sources(call)
+    if len(sources) > 1:
+        raise InputError(
+            f"the study '{study.name}' learns from one set, and {len(sources)} were given: run it once "
+            "for each"
+        )
+    questions = _loaded(call, o.several(sources, call.questions), False, None)[0][0].questions
+    learn = min(study.learn, 2 * len(questions) // 3)
+    if learn < min(study.learn, _LEAST):
+        raise InputError(
+            f"the study '{study.name}' learns from {_LEAST} questions or more, and asks others; "
+            f"{call.questions or sources[0]} has {plural(len(questions), 'question')}: give at least "
+            f"{3 * _LEAST // 2}, in another set or with --questions"
+        )
+    if learn < study.learn:
+        call.output.say(
+            f"{plural(len(questions), 'question')}: the first {learn} to learn from (the study takes up to "
+            f"{study.learn}), the others to ask"
+        )
+    write_questions(questions[:learn], asked.out / "learn" / "questions.jsonl")
+    return learn
 
 
 def _check_methods(

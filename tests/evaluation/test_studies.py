@@ -128,6 +128,32 @@ def test_a_study_learns_runs_and_shows(tmp_path: Path) -> None:
     assert only_object(here(*arguments, "--resume"))["tables"] == told["tables"]
 
 
+def test_a_study_of_a_small_set_learns_from_two_thirds_or_refuses_at_once(tmp_path: Path) -> None:
+    study, out, few = tmp_path / "mine.toml", tmp_path / "out", tmp_path / "few.jsonl"
+    study.write_text(STUDY.replace("learn = 3", "learn = 300").replace("limit = 6", "limit = 2"))
+    command = ("evaluate", "demo", "--study", study, "--out", out)
+    asked = [{"id": f"q{k}", "question": f"What is gallium {k}?", "answers": ["a metal"]} for k in range(29)]
+    few.write_text("\n".join(map(json.dumps, asked)))
+    for more, said in (
+        (("--questions", few), "few.jsonl has 29 questions: give at least 30"),
+        (("--measure", "cosine=nothing-like-it"), "nothing-like-it"),
+        (("--budget", "0"), "--budget"),
+        (("--model", "nothing:x"), "nothing"),
+    ):
+        assert said in " ".join(refused(here(*command, *more))), said
+        assert not out.exists()
+    assert "PATH is missing" in " ".join(refused(here("evaluate", "--study", study, "--questions", few)))
+    assert "run it once for each" in " ".join(
+        refused(here("evaluate", "demo,demo", "--study", study, "--out", out))
+    )
+    ran = here(*command)
+    assert "90 questions: the first 60 to learn from (the study takes up to 300)" in ran.stderr
+    rows = [json.loads(line) for line in (out / "run" / "rows.jsonl").open()]
+    learned = [json.loads(line)["id"] for line in (out / "learn" / "questions.jsonl").open()]
+    assert len(learned) == 60
+    assert not {row["question_id"] for row in rows} & set(learned)
+
+
 def talk(names: str) -> list[dict[str, str]]:
     return [{"question": f"What is {name}?", "id": name, "conversation": "a"} for name in names.split()]
 
