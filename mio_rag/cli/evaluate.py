@@ -213,7 +213,8 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
         raise InputError("PATH is missing: a study needs documents with questions, for instance demo")
     for model in models:
         one = dataclasses.replace(asked, model=model, out=folder / "run" if call.resume else folder)
-        _checked(call, one)
+        _, _, measuring, _ = _checked(call, one)
+    measuring.load(None)  # a model that is missing is told now, not after the preparations
     names = {"path": asked.path, "out": str(folder), "learn": str(folder / "learn")}
     names |= {"embedder": call.embedder, "model": models[0], "model2": models[-1]}
 

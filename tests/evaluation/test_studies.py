@@ -136,7 +136,7 @@ def test_a_study_of_a_small_set_learns_from_two_thirds_or_refuses_at_once(tmp_pa
     few.write_text("\n".join(map(json.dumps, asked)))
     for more, said in (
         (("--questions", few), "few.jsonl has 29 questions: give at least 30"),
-        (("--measure", "cosine=nothing-like-it"), "nothing-like-it"),
+        (("--measure", "judge=nothing-like-it"), "nothing-like-it"),
         (("--budget", "0"), "--budget"),
         (("--model", "nothing:x"), "nothing"),
     ):
