@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
+from statistics import median
 from typing import Any, Literal
 
 from mio_rag.documents import east_asian
@@ -296,6 +298,35 @@ def heads(line: str) -> bool:
     """Whether a line over a list or a table says what that is: few words, no end of a sentence."""
     short = count_words(line) <= LONGEST_TITLE and line[-1:] not in (*".,;!|", *"\u3002\uff0c\u3001\uff1b")
     return short and any(map(str.isalpha, line)) and not ITEM.match(line)
+
+
+_OPENS = re.compile(r"[:{(\[]\s*$")
+_SETS = re.compile(r"\s*(?:[\w.\[\]\"'-]+\s*[:+]?=\s*\S.*|\[[^\]]+\]|.*[;{}]|[\])}]+,?)\s*")
+_GAP = re.compile(r"\S(?: {3,}| ?\t\s*)\S")
+_PROSE = 8  # words of a line
+
+
+def keeps_lines(lines: Sequence[str]) -> bool:
+    """Whether each of some lines without a blank one between them stands for itself, as in code, settings, a
+    log, and columns that are parted by blanks: joined, "limit: 40" would stand before the next one's name.
+    """
+    if len(lines) < 2 or any(map(ITEM.match, lines)):
+        return False
+    words = [line.split() for line in lines]
+    first, count = Counter(re.sub(r"\d+", "0", one[0]) for one in words).most_common(1)[0]
+    is_stamp = first.count("0") > 1  # a date or a time; what follows the line of a log may begin otherwise
+    if count >= (max(2, 0.4 * len(lines)) if is_stamp else max(3, 0.8 * len(lines))):
+        return True
+    if 3 * sum(_GAP.search(line) is not None for line in lines) >= 2 * len(lines):
+        return True
+    if median(map(len, words)) > _PROSE:
+        return False
+    depths = [len(line.expandtabs(4)) - len(line.expandtabs(4).lstrip()) for line in lines]
+    nested = any(
+        deeper > depth and _OPENS.search(line) and len(inner) <= _PROSE
+        for line, inner, (depth, deeper) in zip(lines, words[1:], pairwise(depths), strict=False)
+    )
+    return nested or 3 * sum(_SETS.fullmatch(line) is not None for line in lines) >= 2 * len(lines)
 
 
 def infer_headings(document: Document) -> None:

@@ -21,6 +21,7 @@ from mio_rag.documents.blocks import (
     headers_of,
     is_heading,
     is_numbered,
+    keeps_lines,
 )
 from mio_rag.documents.east_asian import count_words
 from mio_rag.documents.passages import TELLS, Part, parts_of
@@ -181,6 +182,17 @@ class _Reader:
         last = k + 1
         while last < len(self.lines) and not self._begins(last):
             last += 1
+        begin = self.text.rfind("\n", 0, self.lines[k][0]) + 1
+        end = self.lines[last - 1][1]
+        code = self.document.blocks and self.document.blocks[-1].kind == "code"
+        if code and self.text[begin].isspace() and not self.text[self.ends[-1] : begin].strip():
+            begin = self.starts.pop()  # it goes on behind a blank line
+            del self.document.blocks[-1], self.ends[-1]
+            self.add("code", begin, end)
+            return last
+        if keeps_lines(self.text[begin:end].split("\n")):
+            self.add("code", begin, end)
+            return last
         width = max(end - start for start, end in self.lines[k:last])
         begun = k
         for j in range(k, last):

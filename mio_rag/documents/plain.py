@@ -16,6 +16,7 @@ from mio_rag.documents.blocks import (
     is_generic,
     is_heading,
     is_numbered,
+    keeps_lines,
     mark_kind,
     nest_items,
     plain,
@@ -97,6 +98,13 @@ def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
             rows = [line.strip().strip("|").split("|") for line in lines if not _RULER.fullmatch(line)]
             ruled = len(lines) > 1 and _RULER.fullmatch(lines[1]) is not None
             document.add_table(rows, 1 if ruled else None)
+            continue
+        code = "\n".join(map(str.rstrip, lines))
+        if document.blocks and document.blocks[-1].kind == "code" and lines[0][0].isspace():
+            document.blocks[-1].text += f"\n\n{code}"  # it goes on behind a blank line
+            continue
+        if keeps_lines(lines):
+            document.add("code", code)
             continue
         first = lines[0].strip()
         alone = headings and len(lines) == 1 and k + 1 < len(paragraphs) and not _WIKI.fullmatch(first)

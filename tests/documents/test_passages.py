@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mio_rag.corpora.folder import load_folder
 from mio_rag.documents.blocks import Document
+from mio_rag.documents.excerpts import read_excerpt
 from mio_rag.documents.files import KINDS, read_file, read_folder
 from mio_rag.documents.markdown import read_markdown
 from mio_rag.documents.passages import document_text, passages_of
@@ -189,3 +190,33 @@ def test_what_tools_keep_is_named_and_not_read(tmp_path: Path) -> None:
     data = load_folder(tmp_path)
     assert [p.source for p in data.passages] == ["a.txt"]
     assert [one.path for one in data.left_out] == [".git", "node_modules"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pumps:\n  main:\n    limit: 40\n  spare:\n    limit: 15",
+        "def clear(pump):\n    for one in pump.files:\n        one.unlink()\n\n    return True",
+        '{\n  "pumps": [\n    {"name": "main", "limit": 40}\n  ]\n}',
+        "[main]\nlimit=40\n[spare]\nlimit=15",
+        "Port      Charge   Days\nLoen          54      3\nOlden         61      4",
+        "2024-05-01 10:02 valve 7 failed\n2024-05-01 10:03 shutdown",
+        "item 1 has value 7\nitem 2 has value 9\nitem 3 has value 8",
+    ],
+)
+def test_lines_that_stand_for_themselves_stay_lines(text: str) -> None:
+    shown, parts = read_excerpt(text)
+    assert [shown[one.start : one.end] for one in parts] == [text]
+    assert [block.text for block in read_text(text).blocks] == [text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The ferry costs forty euros for\neveryone who is not a child and has no\ncard but theirs.",
+        "He writes: dear reader,\n    the ferry is late today, and so was the one before it, they say.",
+    ],
+)
+def test_wrapped_prose_is_one_line(text: str) -> None:
+    assert "\n" not in read_excerpt(text)[0]
+    assert "\n" not in read_text(text).blocks[0].text
