@@ -24,11 +24,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mio_rag import __version__
 from mio_rag.collection import Collection
-from mio_rag.context import RegexCounter, tokens_between
+from mio_rag.context import RegexCounter, lines_between
 from mio_rag.errors import InputError, MioRagError, MissingExtraError, choose, require
 from mio_rag.filters import Filter
 from mio_rag.retrieval.index import CorpusIndex
-from mio_rag.selection.result import Selection
+from mio_rag.selection.result import Note, Selection
 from mio_rag.stores.base import StoreIndex
 from mio_rag.types import Line, Passage
 
@@ -83,7 +83,7 @@ class ReadDocument(_Arguments):
     """Arguments of read_document."""
 
     source: str = Field(max_length=1000, description="Name from list_documents or from a found part.")
-    start: Annotated[int, Field(ge=0, description="Token to start at.")] = 0
+    start: Annotated[int, Field(ge=0, description="0, or next_start of the last reply.")] = 0
     budget_tokens: Annotated[int, _BUDGET] = 2000
 
 
@@ -176,7 +176,7 @@ class Assistants:
             "budget_tokens": chosen.budget,
             "answerable": chosen.answerable,
             "left_out": len(chosen.pool) - len(chosen.ids),
-            "notes": list(dict.fromkeys([*map(str, chosen.notes), *(str(one.message) for one in noticed)])),
+            "notes": list(dict.fromkeys([*map(_said, chosen.notes), *(str(one.message) for one in noticed)])),
         }
         return Reply(_numbered(chosen), data)
 
@@ -189,12 +189,11 @@ class Assistants:
                 raise InputError(f"'{given.source}' could not be read: {unread[0].reason}")
             raise InputError(f"there is no document '{given.source}': {choose(given.source, documents)}")
         text = _whole(documents[given.source])
-        piece, total = tokens_between(text, given.start, given.budget_tokens)
-        end = min(total, given.start + given.budget_tokens)
+        piece, start, end, total = lines_between(text, given.start, given.budget_tokens)
         data = {
             "source": given.source,
-            "start": given.start,
-            "tokens": max(0, end - given.start),
+            "start": start,
+            "tokens": end - start,
             "total_tokens": total,
             "next_start": end if end < total else None,
             "unread": [one._asdict() for one in unread],
@@ -281,9 +280,15 @@ def _numbered(chosen: Selection) -> str:
 
 def _notes(chosen: Selection) -> list[str]:
     """What the model should know of a selection, a line a note."""
-    texts = [str(note) for note in chosen.notes if note.code in _TOLD]
-    texts = [one.replace("mio-rag index PATH --check lists", "list_documents names") for one in texts]
+    texts = [_said(note) for note in chosen.notes if note.code in _TOLD]
     return [f"Note: {one if len(one) <= _LONGEST else f'{one[:_LONGEST]} ...'}" for one in texts]
+
+
+def _said(note: Note) -> str:
+    """A note, with what these tools can do about it."""
+    said = str(note).replace("mio-rag index PATH --check lists", "list_documents names")
+    both = "ask for both versions, or use read_document"
+    return said.replace("selection.near_duplicates=all reads both", both)
 
 
 def _whole(passages: Sequence[Passage]) -> str:
@@ -327,7 +332,7 @@ _TOOLS: dict[str, tuple[str, type[_Arguments], str]] = {
     ),
     "read_document": (
         "Read a document", ReadDocument,
-        "Return the text of one document in order, from a token on. Use it when a part of find_context needs "
+        "Return lines of one document in order, from a token on. Use it when a part of find_context needs "
         "what stands around it.",
     ),
     "list_documents": (

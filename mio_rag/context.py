@@ -15,6 +15,7 @@ without a span.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -86,13 +87,24 @@ def _pieces(text: str) -> int:
     return len(_PIECE.findall(text))
 
 
-def tokens_between(text: str, start: int, count: int) -> tuple[str, int]:
-    """Return `count` approximate tokens of a text from the token `start` on, and how many it has."""
+def lines_between(text: str, start: int, count: int) -> tuple[str, int, int, int]:
+    """Return the whole lines of a text from the token `start` on, in at most `count` approximate tokens.
+
+    A line that is longer is cut, and goes on inside.
+
+    Returns: the lines, the tokens where they begin and end, and how many the text has.
+    """
     places = [found.start() for found in _PIECE.finditer(text)]
-    if start >= len(places):
-        return "", len(places)
-    end = places[start + count] if start + count < len(places) else len(text)
-    return text[places[start] : end].rstrip(), len(places)
+    total = len(places)
+    if start >= total:
+        return "", total, total, total
+    begins = [k for k, place in enumerate(places) if not k or "\n" in text[places[k - 1] : place]] + [total]
+    at = bisect_right(begins, start)
+    if begins[at] - begins[at - 1] <= count:
+        start = begins[at - 1]
+    end = begins[bisect_right(begins, start + count) - 1]
+    end = end if end > start else start + count
+    return text[places[start] : places[end] if end < total else len(text)].rstrip(), start, end, total
 
 
 def render_passage(passage: Passage) -> str:

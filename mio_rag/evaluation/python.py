@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_questions, questions_of, source_name
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import InputError, Notice
+from mio_rag.errors import InputError, Notice, choose, refuse
 from mio_rag.evaluation.contenders import DEFAULT_METHODS
 from mio_rag.evaluation.harness import EvaluationSettings, Report, evaluate_and_report
 from mio_rag.evaluation.harness import evaluate as run
@@ -36,7 +37,8 @@ def evaluate(
     questions: str | Path | Sequence[Question | Mapping[str, Any] | str] | None = None,
     *,
     methods: Sequence[str] = DEFAULT_METHODS,
-    budgets: Sequence[int] = (256, 1024),
+    budgets: int | Sequence[int] = (256, 1024),
+    budget: int | Sequence[int] | None = None,
     model: str | Generator | None = None,
     measures: Sequence[Measure] = (),
     baseline: str | None = None,
@@ -46,6 +48,7 @@ def evaluate(
     limit: int | None = None,
     seed: int = 0,
     out: str | Path | None = None,
+    **unknown: Any,
 ) -> Report:
     """Compare selection methods and policies on questions, as `mio-rag evaluate` does.
 
@@ -54,7 +57,7 @@ def evaluate(
         the collection.
     methods: names of `mio_rag.methods`, those of `register_method`, and policies (with a model); each may
         have settings of its own, "exact[radius=0.1]".
-    budgets: largest contexts, in tokens.
+    budgets: largest contexts, in tokens; budget: the same.
     model: also answers, and answers are scored: a generator or its specification, "openai:NAME" for instance.
     measures: measures of your own, known during this call.
     baseline: what the others are compared with. Default: fused, topk, or the first.
@@ -68,6 +71,9 @@ def evaluate(
 
     Raises `InputError` for what is unknown, `DataError` without questions.
     """
+    arguments = [name for name in inspect.signature(evaluate).parameters if name != "unknown"]
+    refuse([f"evaluate has no argument '{name}': {choose(name, arguments)}" for name in unknown])
+    sizes = budgets if budget is None else budget
     chosen = policy or getattr(collection, "policy", None) or DEFAULTS.policy
     found = chosen if isinstance(chosen, Policy) else load_policy(str(chosen))
     kept = Filter(where)
@@ -80,7 +86,7 @@ def evaluate(
     settings = EvaluationSettings(
         methods=tuple(name for name in given if name not in controllers),
         controllers=controllers,
-        budgets=tuple(budgets),
+        budgets=(sizes,) if isinstance(sizes, int) else tuple(sizes),
         baseline=baseline,
         selector=found.selector(found.fixed_price or 0.0, base),
         retrieval=found.search.retrieval,

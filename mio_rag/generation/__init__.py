@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -166,7 +167,12 @@ def _resolved(spec: str, options: dict[str, Any]) -> tuple[Any, tuple[str, ...],
     elif kind == "scripted" and target:
         make = ScriptedGenerator.from_file
     if make is None:
-        raise InputError(f"generator '{spec}' is not known: give {_FORMS}")
+        kind = "gguf" if spec.endswith(".gguf") else "hf" if "/" in spec else "openai"
+        near = get_close_matches(spec, [_EXTRACT]) or (
+            [] if colon or not spec.strip() else [f"{kind}:{spec}"]
+        )
+        hint = f"did you mean '{near[0]}'? G" if near else "g"
+        raise InputError(f"generator '{spec}' is not known: {hint}ive {_FORMS}")
     options = _options(spec, query, kind) | options
     replies = options.pop("replies", None)
     try:

@@ -32,6 +32,27 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
+_NUMBER = re.compile(
+    r"(?<![\w.,])(?:([1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.(\d+))?|(\d{1,3}(?:\.\d{3})+|\d+),(\d+))(?!\d|[.,]\d)"
+)
+
+
+def by_value(text: str) -> str:
+    """Write numbers alike that have the same value: "178.00" as 178, "1.410,50" as 1410\u00b75.
+
+    What may be thousands or a fraction, "1.410", stays.
+    """
+
+    def written(match: re.Match[str]) -> str:
+        whole, part = match[1] or match[3], match[2] or match[4] or ""
+        if match[2] and len(part) == 3 and whole.isdecimal() and 0 < int(whole) < 1000:
+            return match[0]
+        part = part.rstrip("0")
+        return re.sub("[.,]", "", whole) + (f"\u00b7{part}" if part else "")
+
+    return _NUMBER.sub(written, text)
+
+
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
     """1 if the normalised prediction equals an accepted answer; with no accepted answer, 1 if it is empty."""
     given = normalize_answer(prediction)

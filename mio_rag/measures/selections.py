@@ -14,7 +14,7 @@ import scipy
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, require
-from mio_rag.measures.answers import normalize_answer
+from mio_rag.measures.answers import by_value, normalize_answer
 from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use, has_gold
 from mio_rag.pool import Pool
 from mio_rag.selection.result import Selection
@@ -206,8 +206,9 @@ def _context_precision(question: Question, selection: Selection) -> float:
 
 
 def _answer_in_context(question: Question, selection: Selection) -> float:
-    context = f" {normalize_answer(' '.join(f'{p.title} {p.text}' for p in selection.passages))} "
-    return float(any(f" {a} " in context for a in map(normalize_answer, question.answers) if a))
+    said = " ".join(f"{p.title} {p.text}" for p in selection.passages)
+    context, *answers = (f" {normalize_answer(by_value(text))} " for text in (said, *question.answers))
+    return float(any(answer in context for answer in answers if answer.strip()))
 
 
 def _has_words(question: Question) -> bool:
@@ -276,7 +277,8 @@ _ranked_gold = partial(_gold, compared=False, console=None, frontier=_NONE)
 #: In the order of the ledger. All methods share the retrieved ranking: it is neither compared nor judged.
 SELECTIONS = (
     _share(
-        "answer_in_context", "Answer in context", "a gold answer occurs in the selected text",
+        "answer_in_context", "Answer in context",
+        "a gold answer occurs in the selected text, a number by its value",
         source="Karpukhin et al., EMNLP 2020 (retrieval accuracy); by whole normalised words",
         compute=_answer_in_context, labelled=_has_words, place=5,
         console=Column(always=True), page=Page(5, core=True, headline=0, card=False),

@@ -68,6 +68,20 @@ def test_methods_of_your_own_stand_beside_the_others(handbook: Path) -> None:
     assert "with 2 questions methods cannot be told apart" in report.table()
 
 
+def test_a_budget_is_understood_and_unknown_arguments_are_told(handbook: Path) -> None:
+    asked = handbook.parent / "questions.jsonl"
+    given = {"methods": ["topk"], "embedder": "tfidf"}
+    for budget in (64, [64]):
+        report = evaluate(handbook, asked, budget=budget, **given)
+        assert [entry["budget_tokens"] for entry in report.summary] == [64]
+    for wrong, said in (
+        ({"buget": 64}, "no argument 'buget': did you mean 'budget'"),
+        ({"model": "gpt-5"}, "did you mean 'openai:gpt-5'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            evaluate(handbook, asked, **given, **wrong)
+
+
 def test_it_gives_what_the_command_gives(handbook: Path) -> None:
     asked = handbook.parent / "questions.jsonl"
     out = handbook.parent / "out"

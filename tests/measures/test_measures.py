@@ -265,6 +265,29 @@ def test_answers_are_found_as_whole_words_and_yes_is_not_looked_for() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "text", "is_there"),
+    [
+        ("178", "Drip | 178.00 | yes", True),
+        ("178.00 euros", "It costs 178 euros.", True),
+        ("1,410", "In all 1410.", True),
+        ("1410.5", "in all 1.410,50 EUR", True),
+        ("3.5", "about 3,5 hours", True),
+        ("10000", "10.000 Euro", True),  # as the words of SQuAD are: the full stop is left out
+        ("17800", "Drip | 178.00 | yes", False),
+        ("15", "1.5 hours", False),
+        ("1.5", "15 hours", False),
+        ("12", "on 12.10.2024", False),
+        ("12.10.2024", "on 12.10.2024.", True),
+    ],
+)
+def test_numbers_are_found_by_their_value(answer: str, text: str, is_there: bool) -> None:
+    pool = Candidates(ids=["a"], texts=[text], relevance=np.ones(1), tokens=np.ones(1, dtype=int))
+    chosen = Selector.raw(redundancy_weight=0, must_include=["a"]).select(pool, 9)
+    found = selection_measures(Question("q", "?", (answer,)), chosen)["answer_in_context"]
+    assert found == float(is_there)
+
+
+@pytest.mark.parametrize(
     "question",
     [
         Question("q", "?", ("a",), ("p0",), gold_sources=("x",), choices=("a", "b")),
