@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from mio_rag.documents.blocks import day_in
 from mio_rag.documents.east_asian import NO_SPACES
 from mio_rag.filters import Lacking
 from mio_rag.formulations.numbers import plural
@@ -28,6 +29,10 @@ ENGLISH = (
 _PIECE = re.compile(r"[^\W_]+(?:[-.,:/&’'][^\W_]+)*")
 _UNSPACED = re.compile(f"[{NO_SPACES}]")
 _MEASURED = re.compile(r"(\d(?:[\d.,]*\d)?)[^\W\d_]{1,3}")  # a number with its unit
+_GROUPED = re.compile(r"\d+|\d{1,3}(?:[.,'’]\d{3})+")  # a whole number, perhaps with its thousands apart
+_APART = re.compile(r"(?<![\w.,])(\d{1,3})[ \u00a0\u202f](?=\d{3}(?!\w))")
+_SIGN = r"[-_./,’' \u00a0\u202f]?"  # that one writer puts within a name, and another does not
+_LOOKED_AT = 50  # passages
 _ORDINAL = re.compile(r"\d+(?:st|nd|rd|th|s)")
 _WRITTEN_OUT = 13  # numbers below it are often words in documents
 _OFTEN = 0.2  # of passages: a name there need not stand in what is read
@@ -91,6 +96,8 @@ def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
         unsaid = name in named and bool(selection.chosen) and not is_often
         if not words or name in _ASKING or not (is_absent or unsaid):
             continue
+        if is_absent and places and _written_otherwise(name, index):
+            continue
         stems = set(index.words(name))
         if not stems <= _read(selection, index):
             (absent if is_absent and not stems <= _titled(question, index) else elsewhere).append(name)
@@ -98,6 +105,30 @@ def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
     for who, names in ((f"No document{among}", absent), ("Nothing that was read", elsewhere)):
         if names:
             yield f"{who} has {' or '.join(repr(name) for name in names[:_MOST])}."
+
+
+def _written_otherwise(name: str, index: CorpusIndex) -> bool:
+    """Whether a passage has in another form what none has as it is written: "check-in" for "checkin",
+    "ISO 9001" for "ISO9001", "12.500" for "12,500", "1920s" for "1920", or perhaps a date.
+    """
+    if day_in(name, whole=True) or re.fullmatch(r"(?:19|20)\d\d[-/.]\d\d", name):
+        return True
+    bare = re.sub(r"[\W_]", "", name)
+    if bare.isdecimal():
+        if not _GROUPED.fullmatch(name):  # 12.50 is not 1,250
+            whole = re.sub(r"(?<=\d)([.,]\d*?)0+$", r"\1", name).rstrip(".,")
+            return whole != name and bool(index.scores_bm25(whole).any())
+        others = [bare, f"{bare}s", f"{int(bare):,}", f"{int(bare):,}".replace(",", ".")]
+    else:
+        others = [bare, f"{bare}s"]
+    others += [f"{bare[:k]} {bare[k:]}" for k in range(1, len(bare))]
+    form = re.compile(rf"(?<![^\W_]){_SIGN.join(bare)}s?(?![^\W_])", re.IGNORECASE)
+    for other in others:
+        if words := index.words(other):
+            rows = np.flatnonzero(np.all([index.scores_bm25(one) > 0 for one in words], axis=0))
+            if any(form.search(index.passages[k].text) for k in rows[:_LOOKED_AT].tolist()):
+                return True
+    return False
 
 
 def _titled(question: str, index: CorpusIndex) -> set[str]:
@@ -108,6 +139,7 @@ def _titled(question: str, index: CorpusIndex) -> set[str]:
 
 def _names(question: str, language: str | None) -> Iterator[str]:
     """Pieces of a question with digits, and with capitals where these tell names."""
+    question = _APART.sub(r"\1", question)  # 12 500
     pieces = [one for one in _PIECE.finditer(question) if not _UNSPACED.search(one[0])]
     capitals = [one[0] != one[0].lower() for one in pieces]
     told = language != "german" and (len(pieces) < 4 or 3 * sum(capitals[1:]) <= 2 * len(capitals[1:]))
