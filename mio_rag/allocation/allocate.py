@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from mio_rag.allocation.workload import Decided, PricedQuestion, Told, Totals, Workload, workload_of
+from mio_rag.allocation.workload import (
+    Decided,
+    PricedQuestion,
+    Told,
+    Totals,
+    Workload,
+    usual_weight,
+    workload_of,
+)
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting, plural
@@ -362,7 +370,8 @@ def allocate(
     total_tokens: T >= 1, of all questions together.
     selector: whose program is solved for each question; without a token price, by default ``Selector()``. Its
         time limit is one for each program.
-    weights: what each question counts, from 1e-9 to 1e9; 1 by default.
+    weights: what each question counts, from 1e-9 to 1e9; by default `usual_weight`: 1, over documents less
+        where many units are alike.
     floors, ceilings: fewest and most tokens of any question, or of each. A question that cannot reach its
         floor is infeasible: it gets nothing, and its status says so.
     counter: the reader's tokenizer. Text that passages share is then paid once, and each assembled block
@@ -381,6 +390,8 @@ def allocate(
     if total_tokens < 1:
         raise InputError(f"total_tokens={total_tokens} must be >= 1")
     total, chooser = int(total_tokens), selector or Selector()
+    if weights is None:
+        weights = [usual_weight(chooser, pool) for pool in pools]
     workload = workload_of(
         pools, chooser, weights=weights, floors=floors, ceilings=ceilings, counter=counter, most=total,
         workers=workers, told=progress,

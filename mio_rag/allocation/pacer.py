@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from mio_rag.allocation.workload import usual_weight
 from mio_rag.context import TokenCounter
 from mio_rag.errors import InputError, SpentError, StateError
 from mio_rag.formulations.numbers import is_setting, plural
@@ -352,7 +353,8 @@ class Pacer(SharedFile):
     ) -> Selection:
         """Choose passages at the pacer's price, and settle what they take.
 
-        selector: its `token_price` is replaced; its price of a passage stays.
+        selector: its `token_price` is replaced, over documents by what `usual_weight` makes of the pacer's
+            price; its price of a passage stays.
         tokens: as in `ask`.
 
         Where nothing is left and questions are not refused, the selection is empty and a note says why.
@@ -361,7 +363,8 @@ class Pacer(SharedFile):
         """
         reservation = self.ask(tokens)
         try:
-            priced = selector.replace(token_price=reservation.price)
+            weight = usual_weight(selector, candidates)
+            priced = selector.replace(token_price=reservation.price / weight)
             made = priced.select(candidates, reservation.allowed, counter)
         except BaseException:
             self.release(reservation)

@@ -42,6 +42,7 @@ _FLIPS = 4
 _ROUNDS = 100
 _NAMED = 5
 _LONG = 10**12  # tokens, beyond any pool
+_USUAL = 1000.0  # characters, weighed by their worth, of a question over documents that counts 1
 _SAME_PRICE = 1e-12
 _PART, _ENOUGH = 8, 64  # a price is sought among every eighth question first, where so many are left
 _PART_CLOSENESS = 0.01  # of that price
@@ -363,6 +364,20 @@ def selector_problems(selector: Selector) -> list[str]:
     if selector.solver in _RANKINGS:
         problems.append(f"solver '{selector.solver}' ranks without looking at a price: use auto")
     return problems
+
+
+def usual_weight(selector: Selector, pool: Candidates) -> float:
+    """Return what a question counts beside others under one total: 1, except over documents.
+
+    There values are shares of the best unit of a pool. Where many units are nearly as likely as the best, all
+    of them would be bought, although that is where little is known: such a question counts less, by the root
+    of the characters in its units, each weighed by its share of the best.
+    """
+    units = selector.read(pool).units if len(pool) and is_document_pool(pool) else None
+    if units is None or pool.sentences is None or not units.size or not units.max() > 0:
+        return 1.0
+    lengths = pool.sentences.spans[:, 1] - pool.sentences.spans[:, 0]
+    return math.sqrt(_USUAL / max(1.0, float(lengths @ units) / float(units.max())))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 from mio_rag import Candidates, InputError, Selector
 from mio_rag.allocation import allocate, at_prices, price_for
 from mio_rag.allocation.pacer import Pacer
+from mio_rag.allocation.workload import usual_weight
 from mio_rag.context import RegexCounter, block_tokens
 from mio_rag.corpora.folder import load_folder
 from mio_rag.pool import Pool
@@ -180,3 +181,21 @@ def test_totals_over_documents_are_kept_as_recounted_and_find_more_than_whole_pa
             found[way, kind] = sum(question.answers[0] in one.context for question, one in pairs)
         assert pacer.account().spent <= total
     assert found["allocated", "auto"] > found["allocated", "passages"]
+
+
+def test_questions_over_documents_count_less_where_many_units_are_alike() -> None:
+    names = ("Loen", "Olden", "Stryn", "Hellesylt")
+    rows = [f"{name} | 54 | 61" for name in names]
+    text = "\n".join([*TABLE, *rows])
+    clear, vague = (
+        document_pool([(row, TABLE, 0.9 if k == 0 else other) for k, row in enumerate(rows)], text)
+        for other in (0.1, 0.9)
+    )
+    chooser = Selector()
+    assert usual_weight(chooser, clear) > usual_weight(chooser, vague)
+    assert usual_weight(chooser, windows(1)) == 1
+    plain = allocate([clear, vague], 40, weights=[1, 1], counter=COUNTER)
+    usual = allocate([clear, vague], 40, counter=COUNTER)
+    assert usual.tokens[1] <= plain.tokens[1]
+    assert usual.bound is not None
+    assert usual.value <= usual.bound
