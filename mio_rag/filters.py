@@ -29,7 +29,7 @@ OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in")
 KEYS = ("source", "title", "date", "page", "section", "type")
 _EXPRESSION = re.compile(r"\s*([^=<>!]+?)\s*(=in=|!=|<=|>=|=|<|>)(.*)", re.DOTALL)
 _SHOWN = 12  # known keys in a message
-_NAMED = 5  # documents in a note
+_NAMED = 8  # documents in a note
 
 
 class Condition(NamedTuple):
@@ -141,7 +141,7 @@ class Filter:
         leave_out = {one.key: None for one in self.conditions if not one.holds(None)}
         without = {key: [name for name, has in having[key].items() if not has] for key in leave_out}
         lacking = tuple(
-            Lacking(key, len(names), len(having[key]), names=tuple(names[:_NAMED]))
+            Lacking(key, len(names), len(having[key]), names=tuple(names))
             for key, names in without.items()
             if names
         )
@@ -168,7 +168,7 @@ class Lacking(NamedTuple):
     """Documents that a filter leaves out since they lack its key.
 
     documents, of: how many, among how many.
-    names: of the first of them.
+    names: of them; a note has the first.
     """
 
     key: str
@@ -183,8 +183,8 @@ class Lacking(NamedTuple):
 
     def __str__(self) -> str:
         have, them = ("has", "it") if self.documents == 1 else ("have", "them")
-        rest = self.documents - len(self.names)
-        named = ", ".join(self.names) + (f" and {rest} more" if rest else "")
+        rest = self.documents - _NAMED
+        named = ", ".join(self.names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
         return (
             f"{self.documents} of {self.of} documents {have} no '{self.key}', so the filter leaves {them} "
             f"out{f': {named}' if self.names else ''} ({self.code})"

@@ -51,7 +51,7 @@ def noted(
     An estimate below 1/2 of how likely the documents answer is 1/2 where one text that is read has all of
     three or more telling words of the question.
     """
-    given = lacking if lacking is not None else () if index is None else index.lacking
+    given = lacking if lacking is not None else () if index is None else _best_first(selection, index)
     found = [Note(one.code, str(one)) for one in given]
     if index is not None:
         if _doubted(selection) and _holds_all(selection, index):
@@ -67,6 +67,19 @@ def noted(
         if text := _foreign(selection.pool.question, index):
             found.append(Note("language", text))
     return replace(selection, notes=(*selection.notes, *found)) if found else selection
+
+
+def _best_first(selection: Selection, index: CorpusIndex) -> Iterator[Lacking]:
+    """Documents that a filter left out, those first that have most of the question."""
+    if not index.lacking or isinstance(index, StoreIndex):
+        yield from index.lacking
+        return
+    best: dict[str, float] = {}
+    scores = replace(index, allowed=None).scores_bm25(selection.pool.question)
+    for passage, score in zip(index.passages, scores.tolist(), strict=True):
+        best[passage.source or passage.id] = max(score, best.get(passage.source or passage.id, 0.0))
+    for one in index.lacking:
+        yield one._replace(names=tuple(sorted(one.names, key=lambda name: -best.get(name, 0.0))))
 
 
 def _doubted(selection: Selection) -> bool:

@@ -424,6 +424,11 @@ def is_replaced_kind(title: str, source: str) -> bool:
     return _kind(title, source) == "version" or is_marked_version(title, source)
 
 
+def is_series(title: str, name: str) -> bool:
+    """Whether a title, else the name of a file, says that a document is one of a series, such as minutes."""
+    return _kind(title, name) == "series"
+
+
 @lru_cache(maxsize=4096)
 def _kind(title: str, source: str) -> str:
     """ "series", "version" or "": of the head of the title, else of the file's name, else of its folders."""

@@ -67,6 +67,16 @@ def test_a_filter_hides_what_others_name(docs: Collection) -> None:
     assert told(chosen) == ["No document that meets the filter has 'Oda' or 'Myhre' or 'extension'."]
 
 
+def test_of_documents_without_the_key_of_a_filter_those_are_named_that_match(tmp_path: Path) -> None:
+    for k in range(9):
+        (tmp_path / f"a{k}.md").write_text(f"# Ship {k}\n\nShip {k} is painted green.\n")
+    (tmp_path / "lease.md").write_text("# Lease\n\nThe lease of the quay ends in May.\n")
+    (tmp_path / "dated.md").write_text("---\ndate: 2026-01-05\n---\n# Quay\n\nThe quay is long.\n")
+    chosen = Collection(tmp_path, embedder="tfidf").select("When does the lease end?", where="date>=2025")
+    (note,) = told(chosen, "filter_key_missing")
+    assert ": lease.md, a0.md, a1.md, a2.md, a3.md, a4.md, a5.md, a6.md and 2 more" in note
+
+
 def test_a_row_with_all_words_of_the_question_is_not_doubted(docs: Collection) -> None:
     for question in ("what is the extension of oda myhre?", "WHAT IS THE EXTENSION OF ODA MYHRE?"):
         chosen = docs.select(question, budget=40)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from mio_rag.documents import east_asian
 from mio_rag.documents.east_asian import count_words, narrow_digits, without_line_ends
+from mio_rag.sentences import is_series
 from mio_rag.types import check_date, clean
 
 #: Levels of headings that are none by their format: bold lines, lines in title case.
@@ -549,6 +550,31 @@ def day_in(text: str, at: int = 0, *, whole: bool = False) -> str:
     month = _MONTHS.get(parts.get("w", "").lower()) or int(parts.get("m", 0))
     day = f"{parts['y']}-{month:02}" + (f"-{int(parts['d']):02}" if "d" in parts else "")
     return day if month and check_date(day) is None else ""
+
+
+#: What before a day makes it a deadline, or the end of a range or period; what behind it does.
+_NOT_OF = re.compile(
+    r"(?:\d\.?(?:\s*[^\W\d_]+\.?)?\s*(?:[-–—/&〜～至]|to|and|bis|und|et|au|al|a|y)|\b(?:by|until|till|to|before|after"
+    r"|since|due|end(?:ed|ing)|bis(?: zum)?|vor(?: dem)?|nach|seit|fällig|avant(?: le)?|jusqu['’]au|depuis"
+    r"|hasta(?: el)?|antes del?|desde(?: el)?))\s*(?:the\s+)?$",
+    re.IGNORECASE,
+)
+_GOES_ON = re.compile(
+    r"\s*(?:[-–—〜～至]\s*\d|(?:to|bis|au|al?)\s+\d|まで|以前|前|迄|から|起|之前)", re.IGNORECASE
+)
+
+
+def day_of_meeting(text: str, name: str) -> str:
+    """The one day that the title of minutes, a letter, a report states as theirs; blank if none.
+
+    name: of the file, which may say what the document is.
+    """
+    text = narrow_digits(text)
+    days = [found for found in _DAY.finditer(text) if len(day_in(found[0])) == len("2025-09-23")]
+    if len(days) != 1 or not is_series(text, name):
+        return ""
+    before, behind = text[: days[0].start()], text[days[0].end() :]
+    return "" if _NOT_OF.search(before) or _GOES_ON.match(behind) else day_in(days[0][0])
 
 
 def day_in_name(name: str) -> str:

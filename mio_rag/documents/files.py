@@ -21,7 +21,14 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from mio_rag.documents.blocks import Document, day_in_name, short_title, stated_date
+from mio_rag.documents.blocks import (
+    Document,
+    day_in_name,
+    day_of_meeting,
+    heads,
+    short_title,
+    stated_date,
+)
 from mio_rag.documents.docx import read_docx
 from mio_rag.documents.html import read_html
 from mio_rag.documents.markdown import read_markdown
@@ -122,7 +129,9 @@ def read_document(path: Path, max_bytes: int = MAX_BYTES) -> Document:
         ) from error
     if not document.title:
         document.title = _title_of(path.stem, document.printed)
-    document.date = document.date or stated_date(document.blocks) or day_in_name(path.stem)
+    titles = [document.title, *(block.text for block in document.blocks[:1] if heads(block.text))]
+    days = (stated_date(document.blocks), *(day_of_meeting(title, path.stem) for title in titles))
+    document.date = document.date or next(filter(None, (*days, day_in_name(path.stem))), "")
     return document
 
 

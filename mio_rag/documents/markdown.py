@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any
 
-from mio_rag.documents.blocks import BOLD_LEVEL, Document, day_in, plain, short_title, tidy
+from mio_rag.documents.blocks import BOLD_LEVEL, LONGEST_TITLE, Document, day_in, plain, short_title, tidy
 from mio_rag.documents.east_asian import ITEM_MARKS, count_words
 from mio_rag.documents.html import add_html
 from mio_rag.documents.plain import add_lines
@@ -43,7 +43,7 @@ _DATES = (
 def read_markdown(text: str) -> Document:
     """Headings, paragraphs, lists, tables and code; settings at the head become metadata.
 
-    The title is the one in the settings, else the first heading of the first level.
+    The title is the first heading of the first level, or the one in the settings where that says more.
     """
     document = Document()
     text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -62,9 +62,12 @@ def read_markdown(text: str) -> Document:
     parser = library.MarkdownIt("commonmark", {"maxNesting": 60}).enable(["table", "strikethrough"])
     parser.inline.ruler.before("escape", "formula", _formula)
     _add(document, parser.parse(plain(text)))
-    if not document.title:
-        heading = next((b for b in document.blocks if b.kind == "heading" and b.level == 1), None)
-        document.title = short_title(heading.text) if heading else ""
+    heading = next((b.text for b in document.blocks if b.kind == "heading" and b.level == 1), "")
+    own = heading.casefold().split()  # "Leave regulation 2025" says more than "Leave regulation"
+    if not document.title or (
+        len(own) <= LONGEST_TITLE and set(document.title.casefold().split()) < set(own)
+    ):
+        document.title = short_title(heading)
     return document
 
 
