@@ -37,6 +37,13 @@ _ORDINAL = re.compile(r"\d+(?:st|nd|rd|th|s)")
 _WRITTEN_OUT = 13  # numbers below it are often words in documents
 _OFTEN = 0.2  # of passages: a name there need not stand in what is read
 _ASKING = frozenset(("compare", "describe", "explain", "identify", "outline", "summarise", "summarize"))
+#: Kinds of texts, of their parts and of what is asked for, which texts seldom name.
+_KINDS = frozenset((
+    "allowance", "allowances", "annex", "appendix", "chapter", "clause", "clauses", "criteria", "deadline",
+    "duration", "entitlement", "footnote", "handbook", "memo", "paragraph", "paragraphs", "pdf",
+    "prerequisite", "prerequisites", "spreadsheet", "subsection", "surcharge", "threshold", "webpage",
+    "worksheet",
+))  # fmt: skip
 _MOST = 5  # names in a note
 _TELLING = 3  # words of a question that a text must all have, to be about it
 
@@ -100,7 +107,8 @@ def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
     if common is not None and {language, own} <= {"english", None}:
         begin = question.lstrip()[:1].isupper()  # "Compare" asks, and names nothing
         pieces = [one[0] for one in _PIECE.finditer(question)][begin:]
-        rare = [one for one in pieces if one.isalpha() and one.islower() and not common(one)]
+        pieces = [one for one in pieces if one.isalpha() and one.islower() and one not in _KINDS]
+        rare = [one for one in pieces if not common(one)]
     absent, elsewhere = list[str](), list[str]()
     for name in dict.fromkeys([*named, *rare]):
         words = [one for one in tokens_of(name) if index.words(one)]

@@ -49,6 +49,8 @@ def told(chosen: Selection, code: str = "not_named") -> list[str]:
         ("Is payment of KX100 parts due?", None),
         ("Is GasOil what MV Ternen burns?", None),
         ("Are 155.0 cars on MV Ternen on 2025-03-01?", None),
+        ("Which clause says when payment of KX-100 parts is due?", None),
+        ("What allowance is there for payment of KX-100 parts, due within 1,200 hours?", None),
         ("Which pilots are paid in July?", None),
         ("What does a car from Sandvik to Bergholm cost in July?", "Nothing that was read has 'July'."),
         ("What does a car from Sandvik to Bergholm cost in January 2026?", None),

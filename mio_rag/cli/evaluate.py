@@ -49,6 +49,7 @@ from mio_rag.storage import read_text, write_atomically
 Record = Mapping[str, Any]
 Column = tuple[str, Sequence[Any]]
 _NONE = "\u2013"
+_WIDEST = 120  # columns of a table of a study; whole it stands in tables.md
 #: Fewest questions from which a study learns.
 _LEAST = 20
 _MEASURES = (
@@ -235,7 +236,7 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
             before.append(command)
             write_atomically(done, "\n".join(before))
     contenders = {label: policy_names([filled(one)])[0] for label, one in study.contenders.items()}
-    ledgers = {}
+    reports = {}
     for variant, other in study.variants.items():
         one = dataclasses.replace(
             asked, methods=",".join(contenders.values()), out=folder / (variant or "run"), learn=learn,
@@ -243,15 +244,33 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
             answer=other.answer or (study.answer if asked.answer is None else asked.answer),
             baseline=next((n for one, n in contenders.items() if study.reference.startswith(one)), None),
         )  # fmt: skip
-        ledgers[variant] = _evaluated(call, one)[0].rows
+        reports[variant] = _evaluated(call, one)[0]
     labels = {name: label for label, name in contenders.items()}
+    ledgers = {variant: report.rows for variant, report in reports.items()}
     run = StudyRun.of(study, ledgers, labels, folder)
-    made, figures = made_tables(run), drawn(run)
-    lines: list[Any] = [study.about, ""]
+    asked_of = {
+        f"{plural(one.run['questions'], 'question')}, reader {one.run['generator'] or 'none'}": one.run[
+            "questions"
+        ]
+        for one in reports.values()
+    }
+    notes = list(asked_of)
+    if min(asked_of.values()) < statistics.FEW_QUESTIONS:
+        few = f"with fewer than {statistics.FEW_QUESTIONS} questions systems cannot be told apart"
+        notes.append(f"note: {few}: a difference may be chance, and its interval is rough")
+    made, figures = made_tables(run, notes), drawn(run)
+    lines: list[Any] = [study.about, *notes, ""]
     for title, columns in made:
-        lines += [styled((title, "bold")), Table([*columns], keys=1), ""]
+        heads = [(heading(head), cells) for head, cells in columns]
+        keys = 1 + (columns[1:2] != [] and columns[1][0] == "budget")
+        lines += [styled((title, "bold")), Table(heads, keys=keys, widest=_WIDEST), ""]
     files = [str(folder / "tables.md"), *map(str, figures)]
-    told = {"out": str(folder), "tables": [{"title": t, "columns": dict(c)} for t, c in made], "files": files}
+    told = {
+        "out": str(folder),
+        "notes": notes,
+        "tables": [{"title": t, "columns": dict(c)} for t, c in made],
+        "files": files,
+    }
     call.output.result(told, *lines, *files)
 
 
@@ -441,6 +460,7 @@ def _evaluation_lines(result: Report, refused: Mapping[Any, Any], details: bool)
     yield ""
     yield from summary_lines(result.summary, result.comparisons, run["baseline"], details=details)
     about = (
+        statistics.left_out(result.rows, result.summary),
         statistics.reading_nothing(result.rows),
         statistics.part_read(run, result.summary),
         statistics.by_twins(result.rows),

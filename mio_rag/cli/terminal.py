@@ -136,11 +136,13 @@ class Table:
     left: columns at the beginning that hold text; the others hold numbers.
     keys: columns that every part of the table begins with, where the terminal is too narrow for all of it; 0:
         cells are folded instead.
+    widest: columns of a part, however wide the terminal.
     """
 
     columns: Sequence[tuple[str, Sequence[Any]]]
     left: int = 1
     keys: int = 0
+    widest: int = _UNBOUNDED
 
     @classmethod
     def rows(cls, titles: str, rows: Iterable[Sequence[object]], left: int = 1) -> Table:
@@ -152,7 +154,7 @@ class Table:
         """Print it, in as many parts as the terminal needs."""
         widths, parts = [None] * len(self.columns), [[*range(self.keys, len(self.columns))]]
         if self.keys:
-            widths, parts = self._fitted(console.width)
+            widths, parts = self._fitted(min(console.width, self.widest))
         for number, part in enumerate(parts):
             if number:
                 console.print()

@@ -50,6 +50,11 @@ _BESIDE_TAGS, _MOST_BESIDE = frozenset(("div", "ul", "ol", "section", "aside")),
 _FOLDED = frozenset(("div", "section", "article", "dd", "p"))
 _LONG_PROSE = 40  # words
 _LONG_CELL = 80  # words: a table with longer ones lays out a page
+#: Labels that only say that there is more.
+_FOLD = re.compile(
+    r"(?:(?:show|hide|view|expand|collapse|toggle|click)\b(?:\W+\w+){0,2}|(?:read |see )?more|details)\W*",
+    re.I,
+)
 #: What pages say of themselves -> its name here.
 _META = {
     **dict.fromkeys(("author", "description", "keywords", "category"), ""),
@@ -185,11 +190,14 @@ class _Visibility:
     """Says what of a page is hidden, but for long prose, which pages fold away until a reader opens it."""
 
     def __init__(self) -> None:
-        self.looked = 0  # how often it was looked for prose: each time reads all that is below
+        self.looked = 0  # how often it was looked for prose or links: each time reads all that is below
 
     def hides(self, node: Any) -> bool:
         """Whether a node is hidden."""
         given = node.attributes
+        self.looked += node.tag == "footer"
+        if node.tag in ("footer", "ul", "ol") and self.looked < _MOST_LOOKS and _is_menu(node):
+            return True
         if not given:
             return False
         if given.get("role") in ("navigation", "menu", "menubar", "search", "dialog") or _is_beside(node):
@@ -218,6 +226,28 @@ def _is_beside(node: Any) -> bool:
     told = any(word[-1] in ".!?:" and word[:-1].isalpha() for word in words)
     told = told or ("footer" not in named.lower() and any(word[0].isdigit() for word in words))
     return len(words) <= _MOST_BESIDE and not told and node.css_first("table, h1, h2, dl, pre") is None
+
+
+def _is_menu(node: Any) -> bool:
+    """Whether a footer, or the list that ends a page behind its article, holds links alone."""
+    if node.tag != "footer" and (
+        node.parent is None or node.parent.tag != "body" or _tag(node, "next") not in ("", "footer")
+        or _tag(node, "prev") not in ("article", "main")
+    ):  # fmt: skip
+        return False
+    if node.css_first("a[href^='tel:'], a[href^='mailto:']") is not None:
+        return False
+    words = len(re.findall(r"\w+", text := node.text(separator=" ")))
+    linked = len(re.findall(r"\w+", " ".join(one.text(separator=" ") for one in node.css("a"))))
+    return linked > 0 and words - linked <= (8 if "\u00a9" in text else 0)
+
+
+def _tag(node: Any, way: str) -> str:
+    """The tag of what stands before or after a node, but for blanks; else blank."""
+    other = getattr(node, way)
+    while other is not None and (other.tag[0] in "_!" or (other.tag == "-text" and not other.text().strip())):
+        other = getattr(other, way)
+    return "" if other is None else str(other.tag)
 
 
 def _walk(root: Any, enter: Callable[[Any], bool], leave: Callable[[Any], None]) -> None:
@@ -293,6 +323,12 @@ class _Blocks:
                 self.document.add("paragraph", tidy(_text(caption, self.hides)))
             self.document.add_table(*rows)
             return True
+        elif tag == "summary" and not self.lists and _heads(node):
+            self.flush()
+            said, blocks = tidy(_text(node, self.hides)), self.document.blocks
+            if not (blocks and blocks[-1].kind == "heading" and _FOLD.fullmatch(said)):
+                self.document.add("heading", said, BOLD_LEVEL)
+            return True
         elif tag in _BLOCKS:
             self.flush()
             if tag in ("ul", "ol", "menu", "dl"):
@@ -364,6 +400,12 @@ class _Blocks:
             else:
                 waiting.append(said)
         self.document.add("paragraph", "\n".join(waiting))
+
+
+def _heads(summary: Any) -> bool:
+    """Whether a summary is the heading of all that follows up to the next one, and holds none itself."""
+    after = "" if summary.parent is None else _tag(summary.parent, "next")
+    return after in ("", "details", "hr", *_HEADINGS) and summary.css_first(", ".join(_HEADINGS)) is None
 
 
 def _value(node: Any) -> str | None:

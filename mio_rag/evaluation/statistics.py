@@ -295,7 +295,7 @@ def _signless(form: str, value: float) -> str:
 
 def notes(rows: Rows, summary: Rows, comparisons: Rows, run: Mapping[str, Any]) -> list[str]:
     """Return what a reader of the first table must know."""
-    found = [reading_nothing(rows), part_read(run, summary), by_twins(rows)]
+    found = [left_out(rows, summary), reading_nothing(rows), part_read(run, summary), by_twins(rows)]
     return [*filter(None, found), *proven_yet_behind(summary, comparisons), *too_few(summary, comparisons)]
 
 
@@ -316,6 +316,24 @@ def part_read(run: Mapping[str, Any], summary: Rows) -> str:
     return (
         f'Where sentences are read{named}, "evidence found" counts a gold passage if any of it is read; '
         '"evidence text covered" counts how much of it is read.'
+    )
+
+
+def left_out(rows: Rows, summary: Rows) -> str:
+    """Return a note with the questions for which nothing can be found, and why; else ""."""
+    leading, counted = [measure.name for measure in lead_measures(summary)], set[Any]()
+    types: dict[Any, Any] = {}
+    for row in rows:
+        types[key := (row.get("dataset"), row["question_id"])] = row.get("question_type")
+        if any(row.get(name) is not None for name in leading):
+            counted.add(key)
+    without = ["unanswerable" if types[key] == "unanswerable" else "" for key in types if key not in counted]
+    if not without or not counted:
+        return ""
+    why = Counter(one or "without an answer or evidence to look for" for one in without)
+    return (
+        f"{len(without)} of {plural(len(types), 'question')} are left out of what is found: "
+        f"{', '.join(f'{count} {one}' for one, count in why.items())}."
     )
 
 

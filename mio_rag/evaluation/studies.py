@@ -284,13 +284,16 @@ class Made(NamedTuple):
         return f"### {self.title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def made_tables(run: StudyRun) -> list[Made]:
-    """Make the tables of a study, and write them to its folder: tables.md and tables.json."""
+def made_tables(run: StudyRun, notes: Sequence[str] = ()) -> list[Made]:
+    """Make the tables of a study; write them to its folder, below the notes, as tables.md and tables.json."""
     found = [
         Made(one.title, _TABLES[one.by](run, {"rows": one.rows, **one.given}) if one.by else _means(run, one))
         for one in run.study.tables
     ]
-    write_atomically(run.folder / "tables.md", "\n".join(one.markdown() for one in found))
+    write_atomically(
+        run.folder / "tables.md",
+        "\n".join([*(f"{one}\n" for one in notes), *(one.markdown() for one in found)]),
+    )
     told = [{"title": one.title, "columns": [[head, list(c)] for head, c in one.columns]} for one in found]
     write_atomically(run.folder / "tables.json", json.dumps(told, indent=1))
     return found
@@ -306,6 +309,8 @@ def _means(run: StudyRun, one: Table) -> list[Column]:
     for name in one.columns:
         label, form, scale = look(name)
         means = [run.mean(key, name) for key in keys]
+        if not any(means):
+            continue
         columns.append((label, [_NONE if m is None else form.format(scale * m["mean"]) for m in means]))
         if any((*key, name) in differences for key in keys):
             columns.append(

@@ -30,6 +30,7 @@ _COMPONENTS = {
     "reasoner": ("reason",),
     "synthesizer": ("answer",),
 }
+_MEASURED = 0.005  # seconds: what takes less is not compared
 
 
 def _seconds(run: StudyRun) -> dict[str, dict[str, float]]:
@@ -56,13 +57,19 @@ def _latency(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
     columns: list[Column] = [
         ("system", list(found)),
         ("seconds", [f"{one['total']:.2f}" for one in found.values()]),
-        ("speed-up", [f"{slowest / max(one['total'], 1e-9):.2f}" for one in found.values()]),
+        (
+            "speed-up",
+            [
+                f"{slowest / t:.2f}" if (t := one["total"]) >= _MEASURED else "\u2013"
+                for one in found.values()
+            ],
+        ),
     ]
     for name in (*_COMPONENTS, "overhead"):
         columns.append((name, [f"{one[name] / max(one['total'], 1e-9):.1%}" for one in found.values()]))
     for questions in given.get("questions", (1000,)):
-        hours = [f"{one['total'] * questions / 3600:.1f} h" for one in found.values()]
-        columns.append((f"{questions:,} questions", hours))
+        hours = [f"{max(0.01, one['total'] * questions / 3600):.2g} h" for one in found.values()]
+        columns.append((f"time for {questions:,} questions", hours))
     return columns
 
 

@@ -85,6 +85,14 @@ FORM = (
 @pytest.mark.parametrize(
     ("name", "data", "wanted"),
     [
+        ("a.html", "<article><p>Five euros.</article><footer><ul><li><a href=/i>Imprint</a><li>"
+         "<a href=/p>Privacy</a></ul>\u00a9 2025 Kestrel</footer>", ["Five euros."]),
+        ("a.html", "<article><p>Five euros.</article><ul><li><a href=/i>Imprint</a></ul>", ["Five euros."]),
+        ("a.html", "<h1>Forms</h1><ul><li><a href=/i>Leave</a><li><a href=/p>Travel</a></ul><footer>"
+         "<a href='tel:1'>0555</a></footer>", ["- Leave", "- Travel", "0555"]),
+        ("a.html", "<h2>Prices</h2><details><summary>Show prices</summary><p>It costs 24 euros.</details>"
+         "<h2>Asked</h2><details><summary>May I pay by card</summary><p>Yes.</details>",
+         ["It costs 24 euros.", "Yes."]),
         ("a.html", "<ol start=5><li>He pays.<li value=9>He leaves.</ol>", ["5. He pays.", "9. He leaves."]),
         ("a.html", "<ol type=a><li>One.<li>Two.</ol>", ["a. One.", "b. Two."]),
         ("a.html", "<dl><dt>Fee<dd>Two<dt>Rent<dd><p>Ten</p></dl>", ["Fee: Two", "Rent: Ten"]),

@@ -97,6 +97,17 @@ def test_it_gives_what_the_command_gives(handbook: Path) -> None:
     assert [[e[n] for n in names] for e in found.summary] == [[e[n] for n in names] for e in told["summary"]]
 
 
+def test_questions_that_are_left_out_are_counted(handbook: Path) -> None:
+    asked = handbook.parent / "questions.jsonl"
+    asked.write_text(ASKED + '{"question": "What is the capital of Peru?", "type": "unanswerable"}\n'
+                     '{"question": "What may dogs do?"}\n')  # fmt: skip
+    said = "2 of 4 questions are left out of what is found: 1 unanswerable, 1 without an answer or evidence"
+    assert said in evaluate(handbook, asked, methods=["topk"], budget=64, embedder="tfidf").table()
+    done = here("evaluate", handbook, "--questions", asked, "--methods", "topk", "--budget", 64,
+                "--embedder", "tfidf", "--out", handbook.parent / "o")  # fmt: skip
+    assert said in " ".join(done.stdout.split())
+
+
 def test_only_documents_that_meet_a_filter_are_found(handbook: Path) -> None:
     asked, out = handbook.parent / "questions.jsonl", handbook.parent / "out"
     given = {"methods": ["mio", "topk"], "budgets": (64,), "embedder": "tfidf"}

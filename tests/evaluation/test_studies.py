@@ -95,7 +95,7 @@ one = "topk"
 two = "program:{out}/mine.toml[units=passages]"
 [[tables]]
 title = "Found"
-columns = ["gold_recall", "tokens_used", "retrieved_per_correct"]
+columns = ["gold_recall", "accuracy", "tokens_used", "retrieved_per_correct"]
 [[figures]]
 title = "Found, against tokens"
 y = "gold_recall"
@@ -118,6 +118,10 @@ def test_a_study_learns_runs_and_shows(tmp_path: Path) -> None:
     assert table["columns"]["system"] == ["one", "two", "one", "two"]
     assert table["columns"]["against one"][0] == ""
     assert "to" in table["columns"]["against one"][1]
+    assert "Accuracy" not in table["columns"]  # of no question
+    assert told["notes"][0] == "6 questions, reader extractive"
+    assert "fewer than 30 questions" in told["notes"][1]
+    assert (tmp_path / "out" / "tables.md").read_text().startswith("6 questions, reader")
     assert all(Path(file).is_file() for file in told["files"])
     assert len(told["files"]) == 4
     rows = [json.loads(line) for line in (tmp_path / "out" / "run" / "rows.jsonl").open()]
@@ -126,6 +130,9 @@ def test_a_study_learns_runs_and_shows(tmp_path: Path) -> None:
     assert not {row["question_id"] for row in rows} & set(learned)
     assert len(rows) == 6 * 2 * 2
     assert only_object(here(*arguments, "--resume"))["tables"] == told["tables"]
+    for_people = here(*arguments[:-1], "--resume").stdout
+    assert "6 questions, reader extractive\nnote: with fewer than 30" in for_people
+    assert max(map(len, for_people.split("\n"))) <= 120 + len(str(tmp_path))
 
 
 def test_a_study_of_a_small_set_learns_from_two_thirds_or_refuses_at_once(tmp_path: Path) -> None:
