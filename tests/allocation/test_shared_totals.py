@@ -129,7 +129,7 @@ def test_without_a_tokenizer_units_are_counted_approximately_and_floors_keep_pas
     given = [units(seed) for seed in range(3)]
     assert allocate(given, 75).tokens == allocate(given, 75, counter=COUNTER).tokens
     for changes in ({"floors": 4}, {"selector": Selector(max_per_source=2)}):
-        kept = allocate(given, 75, **changes)  # type: ignore[arg-type]
+        kept = allocate(given, 75, **changes)
         assert {selection.unit for selection in kept.selections} == {"passage"}
     with pytest.raises(InputError, match="below the shortest sentence of all questions"):
         allocate(given, 1, counter=COUNTER)
