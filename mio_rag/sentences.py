@@ -345,7 +345,7 @@ _CHANGE = re.compile(
     r"|reduced?|dropped?|gone (?:up|down))"
     r"|ge\u00e4ndert|\u00c4nderungen? seit|fr\u00fcher\w*|vorher|bisher\w*|gestiegen|gesunken"
     r"|a (?:chang\u00e9|\u00e9volu\u00e9)|auparavant|ancienne?|ha cambiado|anterior)\b"
-    "|比較|比较|変わっ|変わり|変更され|変更点|推移|以前|従来|改定前|變更為|有何變|改變了|变化|有何变|改变了|之前|原先|原本|以往",
+    "|比較|比较|変わっ|変わり|変更され|変更点|推移|(?<![年月日])以前|従来|改定前|變更為|有何變|改變了|变化|有何变|改变了|(?<![年月日])之前|原先|原本|以往",
     re.IGNORECASE,
 )
 

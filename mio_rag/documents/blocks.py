@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from mio_rag.documents import east_asian
 from mio_rag.documents.east_asian import count_words, narrow_digits, without_line_ends
-from mio_rag.sentences import is_series
-from mio_rag.types import check_date, clean
+from mio_rag.sentences import asks_for_changes, is_series
+from mio_rag.types import check_date, clean, moment
 
 #: Levels of headings that are none by their format: bold lines, lines in title case.
 BOLD_LEVEL, COUNTED_LEVEL, CASE_LEVEL = 7, 8, 9
@@ -582,6 +582,66 @@ def day_in_name(name: str) -> str:
     day = day_in(re.sub(r"[_ ]", "-", name), whole=True)
     found = re.search(r"(?<!\d)((?:19|20)\d\d)(\d\d)(\d\d)(?!\d)", name)
     return day or (day_in("-".join(found.groups())) if found else "")
+
+
+class Asked(NamedTuple):
+    """The time that a question asks of: what is dated before `end` was known then, and held from its date on.
+
+    start: what is dated later than it came within that time.
+    rest: the question with the year alone, or without a time that only bounds it, as "before 2025".
+    """
+
+    start: str
+    end: str
+    rest: str
+
+
+_AT = re.compile(
+    r"\b(?:(?P<before>before|prior to|earlier than|vor|avant|antes)|until|till|up to|through|by|in|during|on"
+    r"|at|as (?:of|at)|im|bis|zum|am|ende|anfang|mitte|während|en|au|pendant|durant|jusqu['’](?:en|au|à)"
+    r"|hasta|durante)"
+    r"\b\s+(?P<part>(?:(?:the|early|late|mid|end|start|beginning|middle|course|year|financial|fiscal|summer|winter"
+    r"|spring|autumn|first|second|half|of|dem|den|der|des|das|zum|jahre?s?|anfang|ende|mitte|le|la|l['’]ann\u00e9e|l['’]an"
+    r"|fin|d\u00e9but|de|del|el|a\u00f1o|finales)[\s-]+)*)",
+    re.IGNORECASE,
+)
+_YEAR_ALONE = re.compile(r"((?:19|20)\d\d)(?![\d/]|-\d)")
+_YEAR_HAN = re.compile(r"(?<!\d)((?:19|20)\d\d)\s?年")
+_BEFORE_HAN = re.compile(r"(?:より|的|の)?(?:以前|之前|前)")
+
+
+@lru_cache(maxsize=256)
+def time_asked(question: str) -> Asked | None:
+    """The one year, month or day in, before or until which a question asks how things were, if any."""
+    text = narrow_digits(question)
+    if len(set(re.findall(r"(?<!\d)(?:19|20)\d\d(?!\d)", text))) != 1 or asks_for_changes(question):
+        return None
+    for found in (*_AT.finditer(text), *_YEAR_HAN.finditer(text)):
+        is_han = found.re is _YEAR_HAN
+        year, at = _YEAR_ALONE.match(text, found.end()), found.start() if is_han else found.end()
+        day = day_in(text, at) or (found[1] if is_han else year[1] if year else "")
+        if not day:
+            continue
+        written = _DAY.match(text, at) or (found if is_han else year)
+        assert written is not None
+        if is_han:
+            before = _BEFORE_HAN.match(text, written.end())
+            first, last = at, before.end() if before else written.end()
+        else:
+            before = found["before"] and not re.search(
+                r"\b(?:end|ende|fin|finales)\b", found["part"], re.IGNORECASE
+            )
+            first, last = found.start(), written.end()
+        if before:
+            return Asked(day, day, f"{text[:first]} {text[last:]}")
+        return Asked(day + "2000-01-01"[len(day) :], f"{day}~", f"{text[:first]} {day[:4]} {text[last:]}")
+    return None
+
+
+def in_force(date: str, question: str) -> tuple[bool, str]:
+    """What a version of a date is ranked by: whether there was any at the time asked of, then its date."""
+    asked, when = time_asked(question), moment(date)
+    return asked is None or when < asked.end, when
 
 
 def stated_date(blocks: Sequence[Block]) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import numbered, overlap_at
+from mio_rag.documents.blocks import in_force, time_asked
 from mio_rag.retrieval.vectors import read_arrays, unfit
 from mio_rag.retrieval.versions import is_replaced, older_versions, told_apart
 from mio_rag.retrieval.words import Words
@@ -267,7 +268,8 @@ def _same_facts(one: Passage, other: Passage, question: str) -> bool:
 
 def _told_apart(one: Passage, other: Passage, question: str, words: Words) -> bool:
     """Whether a question holds a word that only one of two near-duplicates has, of dated ones the older."""
-    older, newer = sorted(([one], [other]), key=lambda side: moment(side[0].date))
+    older, newer = sorted(([one], [other]), key=lambda side: in_force(side[0].date, question))
+    question = asked.rest if (asked := time_asked(question)) else question
     if told_apart(older, newer, question, words):
         return True
     return not _dated_apart(one, other) and told_apart(newer, older, question, words)

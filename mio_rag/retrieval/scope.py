@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.documents.blocks import time_asked
 from mio_rag.errors import IndexFormatError
 from mio_rag.retrieval.lexical import word_hash
 from mio_rag.retrieval.texts import units_of
@@ -134,6 +135,7 @@ class Identities:
         n = len(self)
         if n < _FEWEST:
             return Scope(np.ones(n), None)
+        question = asked.rest if (asked := time_asked(question)) else question
         known, inside, titled = self._known(dict.fromkeys(words(question)))
         if not known:
             return Scope(self._by_names(question, words, np.zeros(n)), None)

@@ -4,6 +4,8 @@ Two documents are versions of one another if they have different dates, and titl
 equal but for dates and marks of a version. Invoices, minutes and whatever else comes out for each case or
 period are none (`mio_rag.sentences.are_versions`). What is under the same headings in both is then compared
 by its words, numbers counting as equal: an amount is what changes.
+
+The newest is read; for a question on an earlier time ("before 2025", "in 2023") the one then in force.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
+from mio_rag.documents.blocks import in_force, time_asked
 from mio_rag.retrieval.words import Words
 from mio_rag.sentences import are_versions, asks_for_changes, bare_name, is_replaced_kind
 from mio_rag.types import Passage, moment
@@ -47,10 +50,11 @@ def told_apart(older: Sequence[Passage], newer: Sequence[Passage], question: str
 
 
 def older_versions(passages: Sequence[Passage], question: str) -> Iterator[tuple[int, int, float]]:
-    """Yield each passage that is an older version, the newer passage nearest to it, and what they share.
+    """Yield each passage that is replaced, the nearest of the version that is read, and what they share.
 
     That is the part, in (0, 1], of the words of the older passage that the newer document has under the same
-    headings. A passage that has a word of the question which the newer document lacks is none.
+    headings. A passage that has a word of the question which the newer document lacks is none. "Older" is
+    also the version that was not in force at the time that the question asks of.
     """
     dated: dict[str, list[int]] = {}
     for k, passage in enumerate(passages):
@@ -65,11 +69,12 @@ def older_versions(passages: Sequence[Passage], question: str) -> Iterator[tuple
     if not pairs:
         return
     words = Words.of([passage.text for passage in passages])
+    asked = time_asked(question)
     counts: dict[int, Counter[str]] = {}
     for k in {k for pair in pairs for side in pair for k in side}:
         counts[k] = Counter(re.sub(r".*\d.*", "0", word) for word in words(passages[k].text))
     for pair in pairs:
-        older, newer = sorted(pair, key=lambda rows: moment(passages[rows[0]].date))
+        older, newer = sorted(pair, key=lambda rows: in_force(passages[rows[0]].date, question))
         for a in older:
             same = [b for b in newer if not _sections(passages[a]).isdisjoint(_sections(passages[b]))]
             # Passages of two versions do not begin at the same place: what one holds may be in two.
@@ -77,19 +82,23 @@ def older_versions(passages: Sequence[Passage], question: str) -> Iterator[tuple
             there: Counter[str] = sum((counts[b] for b in same), Counter())
             share = (counts[a] & there).total() / max(1, counts[a].total())
             if share >= LEAST_SHARED and not told_apart(
-                [passages[a]], [passages[b] for b in newer], question, words
+                [passages[a]], [passages[b] for b in newer], asked.rest if asked else question, words
             ):
                 yield a, same[0], share
 
 
 def is_replaced(one: Passage, other: Passage, question: str) -> bool:
-    """Whether of two documents with different dates only the newer is read for a question.
+    """Whether of two documents with different dates only one is read for a question.
 
-    Both are read where the question compares versions; also where it compares or sums anything, unless names
-    say that the newer replaces the older (a policy, a price list, "v2").
+    Both are read where the question compares versions, or asks of a time within which the newer came; also
+    where it compares or sums anything, unless names say that the newer replaces the older (a policy, a price
+    list, "v2").
     """
     names = [(p.title, p.source) for p in (one, other)]
     if asks_for_changes(question) or not are_versions(*names[0], *names[1]):
+        return False
+    asked, newer = time_asked(question), max(moment(one.date), moment(other.date))
+    if asked is not None and asked.start < newer < asked.end:
         return False
     return not _ALL.search(question) or any(is_replaced_kind(*name) for name in names)
 

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import documents
+from mio_rag.documents.blocks import in_force
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.formulations.robust import JointProblem
 from mio_rag.pool import Candidates
 from mio_rag.solvers.result import SolveResult, Status
-from mio_rag.types import moment
+from mio_rag.types import age_of, moment
 
 FloatArray = NDArray[np.float64]
 _NEARLY = 0.1  # of a text, within which its half is a half
@@ -316,7 +317,7 @@ class Repeats:
         return f"{part} {verb}{already} read with {most}{more}"
 
     def newer(self, i: int, barred: Collection[int] = ()) -> str:
-        """Which document, or passage without one, is the newest version of one that is outdated.
+        """Which document, or passage without one, is the version that is read of one that is outdated.
 
         barred: candidates that must not be read, and so replace nothing.
         """
@@ -324,9 +325,10 @@ class Repeats:
         assert alike is not None
         assert dates is not None
         others = (k for k in np.flatnonzero(alike[i]).tolist() if k not in barred)
-        j = max(others, key=lambda k: moment(dates[k]))
+        j = max(others, key=lambda k: in_force(dates[k], self._candidates.question))
         source = self._candidates.sources[j] if self._candidates.sources else ""
-        return f"not read: an older version of '{source or self._candidates.ids[j]}' ({dates[j]})"
+        age, name = age_of(dates[i], dates[j]), source or self._candidates.ids[j]
+        return f"not read: {age} version of '{name}' ({dates[j]})"
 
     def copied(self, i: int) -> str:
         """Which passage that is read it is nearly a copy of: "a near-duplicate of 'b' ..."; or ""."""

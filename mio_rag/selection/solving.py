@@ -21,7 +21,7 @@ from mio_rag.selection.result import Note, Selection, WorstCase
 from mio_rag.sentences import are_versions, compares
 from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
-from mio_rag.types import moment
+from mio_rag.types import age_of, moment
 
 
 class Run(Protocol):
@@ -150,9 +150,16 @@ def _replaced(choice: Choice) -> dict[str, list[str]]:
     names = passages.names
     gone: dict[str, dict[str, None]] = {"older_version": {}, "near_duplicate": {}}
     for i, j in sorted(choice.formulation.not_cut.items()):
-        if dates and moment(dates[j]) > moment(dates[i]) != "" and are_versions(*names[i][:2], *names[j][:2]):
+        if (
+            dates
+            and dates[i]
+            and moment(dates[j]) != moment(dates[i])
+            and are_versions(*names[i][:2], *names[j][:2])
+        ):
             if sources[j] in read:
-                gone["older_version"][f"'{sources[i]}', an older version of '{sources[j]}'"] = None
+                gone["older_version"][
+                    f"'{sources[i]}', {age_of(dates[i], dates[j])} version of '{sources[j]}'"
+                ] = None
         elif ids[j] in read:
             gone["near_duplicate"][f"'{ids[i]}', nearly the same as '{ids[j]}'"] = None
     return {

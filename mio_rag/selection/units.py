@@ -28,13 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import TokenCounter, by_itself, counted, documents, number_documents, text_tokens
+from mio_rag.documents.blocks import in_force
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.relevance.documents import DocumentModel, is_document_pool
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.sentences import SentenceModel, sentence_model
 from mio_rag.sentences import Sentences, compares, cut, leans, named_years
-from mio_rag.types import moment
 
 if TYPE_CHECKING:
     from mio_rag.selection.selector import Selector
@@ -373,7 +373,7 @@ def _said_once(
     for k, key in enumerate(keys):
         places.setdefault(key, []).append(k)
     question, names = candidates.question, candidates.names
-    dates = [moment(date) for _, _, date in names]
+    ranks = [in_force(date, question) for _, _, date in names]
     kept = np.ones(rows.size, dtype=bool)
     for same in places.values():
         if len(same) == 1:
@@ -381,7 +381,7 @@ def _said_once(
 
         def rank(k: int) -> tuple[Any, ...]:
             i = owners[k]
-            return fixed[i] == 1, named_years(question, names[i]), dates[i], worth[at[k]]
+            return fixed[i] == 1, ranks[i][0], named_years(question, names[i]), ranks[i][1], worth[at[k]]
 
         stay = list[int]()
         for k in sorted(same, key=rank, reverse=True):
@@ -444,7 +444,7 @@ def _replaced(candidates: Candidates, fixed: NDArray[np.int8]) -> dict[int, int]
     for i in outdated(candidates, fixed):
         assert dates is not None
         others = [j for j in np.flatnonzero(alike[i]).tolist() if fixed[j] != 0]
-        gone[i] = max(others, key=lambda j: moment(dates[j]))
+        gone[i] = max(others, key=lambda j: in_force(dates[j], candidates.question))
     rest = [i for i in range(len(candidates)) if i not in gone and fixed[i] != 0]
     for i in sorted(rest, key=lambda k: (fixed[k] == 1, candidates.relevance[k], -k), reverse=True):
         if i in gone:
@@ -456,7 +456,7 @@ def _replaced(candidates: Candidates, fixed: NDArray[np.int8]) -> dict[int, int]
 
 
 def outdated(candidates: Candidates, fixed: NDArray[np.int8]) -> list[int]:
-    """Return candidates of which a newer near-duplicate is in the pool.
+    """Return candidates of which a newer near-duplicate, or one in force when asked of, is in the pool.
 
     fixed: shape (n,); 1 for what must be read, which is never outdated; 0 for what must not, which replaces
         nothing.
@@ -464,7 +464,7 @@ def outdated(candidates: Candidates, fixed: NDArray[np.int8]) -> list[int]:
     alike, dates = candidates.duplicates, candidates.dates
     if alike is None or dates is None:
         return []
-    old, when = list[int](), list(map(moment, dates))
+    old, when = list[int](), [in_force(date, candidates.question) for date in dates]
     for i in sorted(range(len(candidates)), key=lambda k: when[k], reverse=True):
         newer = [j for j in np.flatnonzero(alike[i]).tolist() if fixed[j] != 0 and when[j] > when[i]]
         if dates[i] and fixed[i] < 0 and not set(newer) <= set(old):

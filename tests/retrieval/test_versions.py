@@ -323,3 +323,31 @@ def test_what_is_no_older_version_is_read_too(case: str, tmp_path: Path) -> None
     found = _selected(tmp_path, files, question)
     assert {passage.source for passage in found.passages} == set(files)
     assert not [note for note in found.notes if "older version" in note]
+
+
+@pytest.mark.parametrize(
+    ("time", "read"),
+    [
+        ("before 2024", [2022]), ("before 1 May 2024", [2022]), ("before 3 June 2024", [2024]),
+        ("in 2023", [2022]), ("until 2023", [2022]), ("prior to 2026", [2024]), ("on 2025-03-01", [2024]),
+        ("at the end of 2023", [2022]), ("in 2024", [2022, 2024]), ("until 2024", [2022, 2024]),
+        ("before the end of 2024", [2022, 2024]), ("in May 2024", [2022, 2024]), ("in 2022", [2022]),
+        ("in 2026", [2026]), ("in 2027", [2026]), ("before 2027", [2026]), ("in 2019", [2026]),
+        ("today", [2026]), ("vor 2024", [2022]), ("bis Ende 2023", [2022]),
+        ("am 3. Mai 2023", [2022]), ("avant 2024", [2022]), ("en 2023", [2022]), ("antes de 2024", [2022]),
+        ("（2024年以前）", [2022]), ("（2023年）", [2022]), ("（2024年之前）", [2022]),
+    ],
+)  # fmt: skip
+def test_a_question_on_a_time_reads_the_version_that_was_in_force(
+    time: str, read: list[int], tmp_path: Path
+) -> None:
+    dates = {2022: "2022-01-01", 2024: "2024-05-07", 2026: "2026-01-01"}
+    name = "{}/expenses-{}.md" if read == [2022] else "{}/expenses.md"
+    files = {
+        name.format(year, year): _policy(day, **OLD | {"meals": year - 1990, "hotel": year - 1900})
+        for year, day in dates.items()
+    }
+    found = _selected(tmp_path, files, f"How much may staff claim for meals a day {time}?")
+    assert {int(p.date[:4]) for p in found.passages if "may claim up to" in p.text} == set(read)
+    (note,) = [note for note in found.notes if note.code == "older_version"]
+    assert all(f"'{name.format(year, year)}', a" in note for year in dates if year not in read)
