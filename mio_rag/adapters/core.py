@@ -44,7 +44,7 @@ _LOG = logging.getLogger("mio_rag.adapters")
 
 #: Where the notes stand in the metadata of what is chosen.
 NOTES = "mio_rag"
-#: Documents that come in the order of their scores, so that those cannot be similarities.
+#: Different scores in ascending order that cannot be similarities by chance.
 _CLEARLY = 5
 _NOTED = ("reason", "relevance", "value", "tokens")
 
@@ -311,7 +311,7 @@ def choose(
     ids = _ids(documents)
     sources, columns, starts, problems = _laid_out(documents, ids, selector)
     if scores is not None and n > 2 and scores[0] < scores[-1] and all(a <= b for a, b in pairwise(scores)):
-        turned = n >= _CLEARLY
+        turned = len(set(scores.tolist())) >= _CLEARLY
         taken = "were read as such: give" if turned else "the largest was taken for the most relevant: give"
         problems.insert(
             0,

@@ -79,6 +79,8 @@ def test_a_study_plans_decides_and_tells_where_time_goes(tmp_path: Path) -> None
     assert min(float(one) for one in latency["speed-up"] if one != "\u2013") == 1.0
     assert all((out / name).stat().st_size > 10_000 for name in ("planners.png", "latency.png"))
     rows = [json.loads(line) for line in (out / "a" / "rows.jsonl").read_text().splitlines()]
+    own = [row["total_seconds"] for row in rows if "invalid_plans" in row]
+    assert float(latency["seconds"][1]) == pytest.approx(np.mean(own[1:]), abs=0.006)  # models are loaded
     invalid = [row["invalid_plans"] for row in rows if "invalid_plans" in row]
     assert len(invalid) == 3  # of the untrained one alone
     assert np.mean(invalid) > 0
