@@ -400,3 +400,15 @@ def test_texts_that_are_pieces_of_documents_are_read_by_rows_and_sentences() -> 
     assert "|---|" not in read.context
     whole = mio_rag.select(question, texts, embedder="minilm", budget=60, tokens=[30, 30])
     assert texts[0] in whole.context
+
+
+def test_a_part_names_every_page_that_it_is_of() -> None:
+    one, two = "The pump hall is locked at night.", "The key hangs in the office."
+    given = [
+        Passage("a", one, source="rules.pdf", start=0, page=1),
+        Passage("b", two, source="rules.pdf", start=len(one) + 1, page=2),
+    ]
+    found = select("Where is the key of the pump hall?", given, scores=[0.9, 0.8], budget=40)
+    assert [(part["page"], part["pages"]) for part in found.parts] == [(1, [1, 2])]
+    alone = select("Where is the key of the pump hall?", given[1:], scores=[0.8], budget=40)
+    assert [(part["page"], "pages" in part) for part in alone.parts] == [(2, False)]

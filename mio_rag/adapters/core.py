@@ -34,6 +34,7 @@ from mio_rag.relevance.documents import is_document_pool
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.selector import Selector
+from mio_rag.stores.cut import are_pieces
 from mio_rag.stores.places import lay_out, rooted
 from mio_rag.types import Passage, check_date
 
@@ -335,7 +336,6 @@ def choose(
         for k in range(n)
     ]
     tokens = RegexCounter() if counter is None else as_counter(counter)
-    whole = bool(selector.about_passages() or selector.must_include) or selector.units == "passages"
     pool = pool_of(
         query,
         passages,
@@ -343,7 +343,7 @@ def choose(
         query=query_embedding,
         embedder=embedder,  # type: ignore[arg-type]
         scores=scores,
-        whole=whole,
+        whole=reads_whole(selector),
     )
     row_of = {name: k for k, name in enumerate(ids)}
     rows_of = [row_of[one] for one in pool.ids]  # ranked anew where there are no scores
@@ -372,6 +372,29 @@ def choose(
     indices = tuple(documents.places[k] for k in chosen)
     kept = None if documents.metadata is None else [dict(data[k]) for k in chosen]
     return Choice(selection, indices, notes, tuple(_read(selection, indices, notes, kept, tokens)))
+
+
+def takes_scores(
+    given: bool | None, texts: Sequence[str], selector: Selector, vectors: Callable[[], Vectors | None]
+) -> bool:
+    """Whether scores of a retriever are what relevance goes by.
+
+    given: what the user says. Otherwise not for pieces of documents where an embedder is there: a score is of
+        a whole piece, and says nothing of its rows and sentences.
+    """
+    if given is not None:
+        return given
+    if reads_whole(selector) or selector.relevance_model != "auto" or not are_pieces(texts):
+        return True
+    try:
+        return vectors() is None
+    except InputError:  # the framework's default embedder lacks a key
+        return True
+
+
+def reads_whole(selector: Selector) -> bool:
+    """Whether settings are about whole passages."""
+    return bool(selector.about_passages() or selector.must_include) or selector.units == "passages"
 
 
 def _scores(scores: Sequence[Any] | None, n: int) -> NDArray[np.float64] | None:

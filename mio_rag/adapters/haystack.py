@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.adapters.core import NOTES, Documents, Read, Vectors, checked_settings, choose, label, place
+from mio_rag.adapters.core import (
+    NOTES,
+    Documents,
+    Read,
+    Vectors,
+    checked_settings,
+    choose,
+    label,
+    place,
+    takes_scores,
+)
 from mio_rag.adapters.plain import Counter, to_plain
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, optional
@@ -39,7 +49,8 @@ class SelectionRanker:
     text_embedder, document_embedder: instead of `embedder`: Haystack's own components for question and
         documents. Neither is needed where documents come with embeddings (``return_embedding=True``) and
         `run` is given the query's.
-    use_scores: take a document's score for its relevance; False: the cosine of question and document.
+    use_scores: take a document's score for its relevance; False: documents are ranked anew, by vectors and
+        words. By default scores are taken unless documents have several lines, and an embedder is there.
     source_key: where in ``meta`` a document's source stands, for `max_per_source`; splitters write
         "source_id". Documents of one page or section that overlap or touch (by ``split_idx_start``, which
         splitters write, or by their texts) are read as one, with theirs in ``meta["mio_rag"]["parts"]``,
@@ -60,7 +71,7 @@ class SelectionRanker:
         embedder: Embedder | str | None = None,
         text_embedder: TextEmbedder | None = None,
         document_embedder: DocumentEmbedder | None = None,
-        use_scores: bool = True,
+        use_scores: bool | None = None,
         source_key: str | None = "source_id",
         counter: Counter | None = None,
         **settings: Any,
@@ -102,11 +113,13 @@ class SelectionRanker:
         satisfies the constraints.
         """
         given, source = list(documents), self.source_key
+        texts = [d.content or "" for d in given]
+        scored = takes_scores(self.use_scores, texts, self.selector, lambda: self._vectors)
         columns = Documents(
-            [d.content or "" for d in given],
+            texts,
             [d.id for d in given],
             None if source is None else [label(d.meta.get(source)) for d in given],
-            [d.score for d in given] if self.use_scores else None,
+            [d.score for d in given] if scored else None,
             [d.embedding for d in given],
             starts=[place(d.meta.get("split_idx_start")) for d in given],
             metadata=[d.meta for d in given],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from mio_rag.adapters.core import NOTES, Documents, Read, SelectionFields, Vectors, label, place
+from mio_rag.adapters.core import NOTES, Documents, Read, SelectionFields, Vectors, label, place, takes_scores
 from mio_rag.errors import InputError, optional
 
 with optional("llama_index", "llama-index", "mio_rag.adapters.llama_index"):
@@ -27,10 +27,12 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     budget: largest total of what is chosen, in tokens, >= 1.
     embedder: embeds question and nodes where that is needed: redundancy needs vectors, and stores return
         nodes without theirs. By default ``Settings.embed_model``. Vectors are cached by text.
-    use_scores: take a node's score for its relevance; False: the cosine of question and node.
-    source_key: where in the metadata a node's source stands, for `max_per_source`; None: the document it is
-        part of. Nodes of one page or section that overlap or touch (by ``start_char_idx``, or by their texts,
-        as sentence windows, and parents and children) are read as one, with theirs in
+    use_scores: take a node's score for its relevance; False: nodes are ranked anew, by vectors and words. By
+        default scores are taken unless nodes have several lines, and an embedder is there: their rows and
+        sentences are then ranked one by one.
+    source_key: where in the metadata a node's source stands, for `max_per_source`; None: the file or document
+        it is part of. Nodes of one page or section that overlap or touch (by ``start_char_idx``, or by their
+        texts, as sentence windows, and parents and children) are read as one, with theirs in
         ``node.metadata["mio_rag"]["parts"]``, unless ``merge=False``; not where metadata that are shown to
         the model differ.
     where, selector, counter, on_selection: see `mio_rag.adapters.core.SelectionFields`.
@@ -40,7 +42,7 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
     `InfeasibleError` if no selection satisfies the constraints.
     """
 
-    use_scores: bool = True
+    use_scores: bool | None = None
     source_key: str | None = None
 
     @classmethod
@@ -72,13 +74,12 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
         shown, embed_texts = _shown(bare)
         heads = [_head(node, text) for node, text in zip(bare, shown, strict=True)]
         texts = [text[len(head) :] for text, head in zip(shown, heads, strict=True)]
+        scored = takes_scores(self.use_scores, texts, self.selector, self._vectors)
         documents = Documents(
             texts,
             [node.id_ for node in bare],
-            [(node.ref_doc_id or "") if node.relationships else "" for node in bare]
-            if key is None
-            else [label(node.metadata.get(key)) for node in bare],
-            [found.score for found in given] if self.use_scores else None,
+            _sources(bare) if key is None else [label(node.metadata.get(key)) for node in bare],
+            [found.score for found in given] if scored else None,
             embeddings if any(embeddings) else None,
             embed_texts or shown,
             [_start(node, text) for node, text in zip(bare, texts, strict=True)],
@@ -93,6 +94,19 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
             NodeWithScore(node=_noted(bare[read.indices[0]], read), score=given[read.indices[0]].score)
             for read in choice.read
         ]
+
+
+def _sources(nodes: list[BaseNode]) -> list[str]:
+    """The documents that nodes are part of; by the name of the file where it is one document."""
+    parents = [(node.ref_doc_id or "") if node.relationships else "" for node in nodes]
+    files = [label(node.metadata.get("file_path") or node.metadata.get("file_name")) for node in nodes]
+    of: dict[str, set[str]] = {}
+    for parent, file in zip(parents, files, strict=True):
+        of.setdefault(file, set()).add(parent)
+    return [
+        file if parent and file and len(of[file]) == 1 else parent
+        for parent, file in zip(parents, files, strict=True)
+    ]
 
 
 def _shown(nodes: list[BaseNode]) -> tuple[list[str], list[str] | None]:

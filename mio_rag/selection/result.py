@@ -305,6 +305,7 @@ class Selection:
         shares = np.diff(np.rint(ends * (self.tokens_used / max(1, ends[-1]))).astype(int))
         for n, (block, rows, tokens) in enumerate(zip(self.blocks, members, shares.tolist(), strict=True), 1):
             sections = [part.section for part in block.parts]
+            pages = list(dict.fromkeys(part.page for part in block.parts if part.page is not None))
             shared = [one[0] for one in zip(*sections, strict=False) if len(set(one)) == 1]
             found.append(
                 {
@@ -312,7 +313,8 @@ class Selection:
                     "source": block.passage.source,
                     "date": block.passage.date or None,
                     "section": [*filter(None, [block.passage.title]), *shared],
-                    "page": next((part.page for part in block.parts if part.page is not None), None),
+                    "page": pages[0] if pages else None,
+                    **({"pages": pages} if len(pages) > 1 else {}),
                     "ids": list(dict.fromkeys(names[i] for i in rows)),
                     "tokens": tokens,
                     "probability": None if given else float(self.candidates.relevance[rows].max()),

@@ -46,10 +46,19 @@ def _day(source: str, pieces: Sequence[Passage]) -> str:
     return next(filter(None, stated), "") or day_in_name(name)
 
 
+def are_pieces(texts: Sequence[str], brought: int = 0) -> bool:
+    """Whether enough of some texts have several lines that they are read as pieces of documents.
+
+    brought: how many of further ones bring their units.
+    """
+    several = brought + sum("\n" in text.strip() for text in texts)
+    return several >= max(1, _STRUCTURED * (len(texts) + brought))
+
+
 def as_documents(hits: Sequence[Passage]) -> Sequence[Passage]:
     """Return hits with units where enough of them have several lines, or bring units; else as they are."""
-    several = sum(bool(one.units) or "\n" in one.text.strip() for one in hits)
-    if several < max(1, _STRUCTURED * len(hits)):
+    bare = [one.text for one in hits if not one.units]
+    if not are_pieces(bare, len(hits) - len(bare)):
         return hits
     made = list(hits)
     groups: dict[str, list[int]] = {}

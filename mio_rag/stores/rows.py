@@ -181,11 +181,11 @@ def bounds_of(condition: Condition) -> tuple[str, Any] | None:
     operator = condition.operator[0] + "="
     value = condition.value
     if not isinstance(value, (date, str)):
-        return operator, value
+        return operator, int(value) if float(value).is_integer() else value  # whole columns take no others
     text = value.isoformat() if isinstance(value, date) else value
     if condition.key != "date":  # whose years are no numbers
         try:
-            return operator, float(text)
+            return operator, int(number) if (number := float(text)).is_integer() else number
         except ValueError:
             pass
     if check_date(text) or len(text) < 10:

@@ -207,6 +207,46 @@ def test_metadata_that_a_model_is_shown_stand_once_above_merged_nodes() -> None:
     ]
 
 
+def test_the_row_that_is_asked_for_is_read_whatever_its_piece_scores() -> None:
+    core = pytest.importorskip("llama_index.core")
+    parsers = pytest.importorskip("llama_index.core.node_parser")
+    module = pytest.importorskip("mio_rag.adapters.llama_index")
+    rows = [
+        f"R-{k},{base},static,{60 + k},20{10 + k % 9}-06-20" for k, base in enumerate(["Harn", "Ostrel"] * 12)
+    ]
+    table = "rope,base,type,length,retire by\n" + "\n".join(rows)
+    files = {"ropes.csv": table, "club.md": "# Club\n\nMembers pay 90 EUR.\n\nThe hut sleeps 12."}
+    documents = [core.Document(text=text, metadata={"file_path": name}) for name, text in files.items()]
+    cut = parsers.SentenceSplitter(chunk_size=100, chunk_overlap=30).get_nodes_from_documents(documents)
+    order = sorted(cut, key=lambda node: "R-17," in node.text)  # its pieces come last
+    scored = [core.schema.NodeWithScore(node=n, score=0.9 - 0.02 * k) for k, n in enumerate(order)]
+    embedder = TfidfEmbedder()
+    embedder.fit([node.text for node in cut])
+    question = "When must rope R-17 be retired?"
+    for given, there in ((None, True), (False, True), (True, False)):
+        chooser = module.SelectionPostprocessor(budget=60, embedder=embedder, use_scores=given)
+        found = chooser.postprocess_nodes(scored, query_str=question)
+        assert any(rows[17] in one.node.text for one in found) == there
+    assert found  # by the scores
+
+
+def test_files_of_a_folder_are_told_apart_as_versions() -> None:
+    core = pytest.importorskip("llama_index.core")
+    module = pytest.importorskip("mio_rag.adapters.llama_index")
+    text = "# Call-outs\n\nLast updated: {}\n\nThe duty team leaves the base within {} minutes of the alarm."
+    days = {"callout-policy-2023.md": ("1 March 2023", 40), "callout-policy-2025.md": ("2 May 2025", 30)}
+    documents = [
+        core.Document(text=text.format(*told), metadata={"file_path": name}) for name, told in days.items()
+    ]
+    cut = core.node_parser.SentenceSplitter(chunk_size=200).get_nodes_from_documents(documents)
+    scored = [core.schema.NodeWithScore(node=n, score=0.9 - 0.1 * k) for k, n in enumerate(cut)]
+    embedder = TfidfEmbedder()
+    embedder.fit([node.text for node in cut])
+    chooser = module.SelectionPostprocessor(budget=200, embedder=embedder)
+    found = chooser.postprocess_nodes(scored, query_str="When does the duty team leave the base?")
+    assert [one.node.metadata["file_path"] for one in found] == ["callout-policy-2025.md"]
+
+
 def test_pieces_have_the_date_that_their_document_states() -> None:
     core = pytest.importorskip("langchain_core.documents")
     module = pytest.importorskip("mio_rag.adapters.langchain")

@@ -160,6 +160,7 @@ def test_every_engine_reads_what_the_index_reads(collection: Collection, demo_in
         ({"tenant": ["a", "b"], "year": 2003}, 12),
         ({"year": "2003"}, 12),
         ({"year": {">": 2007}}, 24),
+        ("year>=2008", 24),
         ({"date": {">=": "2026-07-01"}}, 39),
         ({"date": {"<=": "2026"}}, 120),
         ({"size": {">=": 9}}, 30),
