@@ -625,12 +625,12 @@ def time_asked(question: str) -> Asked | None:
         written = _DAY.match(text, at) or (found if is_han else year)
         assert written is not None
         if is_han:
-            before = _BEFORE_HAN.match(text, written.end())
-            first, last = at, before.end() if before else written.end()
+            behind = _BEFORE_HAN.match(text, written.end())
+            before = behind is not None
+            first, last = at, behind.end() if behind else written.end()
         else:
-            before = found["before"] and not re.search(
-                r"\b(?:end|ende|fin|finales)\b", found["part"], re.IGNORECASE
-            )
+            ends = re.search(r"\b(?:end|ende|fin|finales)\b", found["part"], re.IGNORECASE)
+            before = bool(found["before"]) and not ends
             first, last = found.start(), written.end()
         if before:
             return Asked(day, day, f"{text[:first]} {text[last:]}")
