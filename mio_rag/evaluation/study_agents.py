@@ -72,7 +72,8 @@ def _latency(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
     for name in (*_COMPONENTS, "overhead"):
         columns.append((name, [f"{one[name] / max(one['total'], 1e-9):.1%}" for one in found.values()]))
     for questions in given.get("questions", (1000,)):
-        hours = [f"{max(0.01, one['total'] * questions / 3600):.2g} h" for one in found.values()]
+        each = [one["total"] * questions / 3600 for one in found.values()]
+        hours = [f"{one:.2g} h" if one >= 0.01 else "under 0.01 h" for one in each]
         columns.append((f"time for {questions:,} questions", hours))
     return columns
 
