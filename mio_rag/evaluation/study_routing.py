@@ -175,16 +175,19 @@ def _claim(run: StudyRun, given: Given) -> list[Column]:
 @table("equal_tokens")
 def _equal(run: StudyRun, given: Given) -> list[Column]:
     """What contenders have above the best mixture of others that reads no more tokens than they do."""
-    columns: dict[str, list[str]] = {"system": [], "tokens": [], "EM": [], "F1": []}
+    columns: dict[str, list[str]] = {"system": [], "tokens": [], "EM": [], "F1": [], "evidence": []}
     others = list(given["with"])
     for label in given["compared"]:
         names = [label, *others]
         spent = [_values(run, one, "tokens") for one in names]
         columns["system"].append(label)
         columns["tokens"].append(f"{np.mean(list(spent[0].values())):.0f}")
-        for head, quality in zip(("EM", "F1"), _QUALITIES, strict=True):
+        for head, quality in zip(("EM", "F1", "evidence"), (*_QUALITIES, "gold_recall"), strict=True):
             right = [_values(run, one, quality) for one in names]
             ids = [i for i in right[0] if all(i in one for one in (*right, *spent))]
+            if not ids:
+                columns[head].append(_DASH)
+                continue
             good, cost = (np.array([[one[i] for one in each] for i in ids]) for each in (right, spent))
             above = gain_over_others(good[:, 0], cost[:, 0], good[:, 1:], cost[:, 1:], seed=run.seed)
             columns[head].append(_form(above, 3, "+"))

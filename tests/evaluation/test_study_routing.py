@@ -41,6 +41,7 @@ def test_claims_equal_tokens_and_types_of_questions(tmp_path: Path) -> None:
     assert claim["holds"] == ["yes", "no"]
     assert claim["tokens"] == ["0.600 (0.600 to 0.600)", "3.000 (3.000 to 3.000)"]
     assert equal["F1"][0].startswith("+0.120 (")  # of a half of .99 less the mean of .25 and .5
+    assert equal["evidence"][0].startswith("+0.240 (")
     assert types["token f1, 20 answerable"] == ["0.495", "0.500", "0.250"]
     assert types["prompt tokens, 20 unanswerable"] == ["300", "500", "100"]
     assert worth["against cheap"][0].startswith("+0.2900")
