@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,7 +84,9 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         problems = [] if self.budgets else ["no token budget is given"]
         problems += [
-            f"budget_tokens={b!r} must be a whole number >= 1" for b in self.budgets if int(b) != b or b < 1
+            f"budget_tokens={b!r} must be a whole number >= 1"
+            for b in self.budgets
+            if not isinstance(b, Real) or int(b) != b or b < 1
         ]
         if len(set(self.budgets)) < len(self.budgets):
             problems.append("a token budget is listed twice")

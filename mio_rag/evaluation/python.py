@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +86,7 @@ def evaluate(
     settings = EvaluationSettings(
         methods=tuple(name for name in given if name not in controllers),
         controllers=controllers,
-        budgets=(sizes,) if isinstance(sizes, int) else tuple(sizes),
+        budgets=tuple(sizes) if isinstance(sizes, Iterable) and not isinstance(sizes, str) else (sizes,),
         baseline=baseline,
         selector=found.selector(found.fixed_price or 0.0, base),
         retrieval=found.search.retrieval,

@@ -76,6 +76,8 @@ def test_a_budget_is_understood_and_unknown_arguments_are_told(handbook: Path) -
         assert [entry["budget_tokens"] for entry in report.summary] == [64]
     for wrong, said in (
         ({"buget": 64}, "no argument 'buget': did you mean 'budget'"),
+        ({"budget": 1.5}, "1.5"),
+        ({"budget": "many"}, "budget_tokens='many'"),
         ({"model": "gpt-5"}, "did you mean 'openai:gpt-5'"),
     ):
         with pytest.raises(InputError, match=said):
