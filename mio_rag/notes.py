@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mio_rag.documents.blocks import day_in
+from mio_rag.documents.blocks import day_in, time_asked
 from mio_rag.documents.east_asian import NO_SPACES
 from mio_rag.filters import Lacking
 from mio_rag.formulations.numbers import plural
@@ -109,6 +109,9 @@ def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
         pieces = [one[0] for one in _PIECE.finditer(question)][begin:]
         pieces = [one for one in pieces if one.isalpha() and one.islower() and one not in _KINDS]
         rare = [one for one in pieces if not common(one)]
+    asked, versions = time_asked(question), [one for one in selection.notes if one.code == "older_version"]
+    if asked and (asked.start == asked.end or any(", a newer version" in one for one in versions)):
+        named = [name for name in named if not name.startswith(asked.start[:4])]  # it only bounds
     absent, elsewhere = list[str](), list[str]()
     for name in dict.fromkeys([*named, *rare]):
         words = [one for one in tokens_of(name) if index.words(one)]
@@ -120,7 +123,7 @@ def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
         if is_absent and places and _written_otherwise(name, index):
             continue
         stems = set(index.words(name))
-        if not stems <= _read(selection, index):
+        if not stems <= _read(selection, index, any(map(str.isalpha, name))):
             (absent if is_absent and not stems <= _titled(question, index) else elsewhere).append(name)
     among = "" if index.allowed is None else " that meets the filter"
     for who, names in ((f"No document{among}", absent), ("Nothing that was read", elsewhere)):
@@ -176,18 +179,35 @@ def _names(question: str, language: str | None) -> Iterator[str]:
                 yield text
 
 
-def _read(selection: Selection, index: CorpusIndex) -> set[str]:
-    """The words of what is read, and of where it comes from."""
+def _read(selection: Selection, index: CorpusIndex, is_word: bool = True) -> set[str]:
+    """The words of what is read, and of where it comes from.
+
+    is_word: count all texts. Else, for a number, only lines that have another telling word of the question,
+        or stand below one that has.
+    """
+    asked = [word for word in asked_words(selection.pool.question) if word.isalpha()]
+    telling = set(index.words(" ".join(asked)))
     texts = list(selection.texts)
+    if telling and not is_word:
+        texts = [line for text in texts for line, near in _lines(text) if telling & set(index.words(near))]
     for part in selection.parts:
         month = calendar.month_name[int(part["date"][5:7])] if len(part["date"] or "") > 6 else ""
         texts += [re.sub(r"[-_./]+", " ", f"{part['source']} {part['date'] or ''}"), month, *part["section"]]
     found, pool = set(index.words("\n".join(texts))), selection.pool
-    if index.identities is not None and pool.positions is not None and pool.sources is not None:
+    if is_word and index.identities is not None and pool.positions is not None and pool.sources is not None:
         sources = {part["source"] for part in selection.parts}
         rows = pool.positions[[one in sources for one in pool.sources]]
         found |= index.identities.having(index.words(pool.question), rows)
     return found
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    """Each line, and the same with the line that leads to it and the head of its table."""
+    lead, head = "", ""
+    for line in text.split("\n"):
+        head = (head or line) if " | " in line else ""
+        yield line, f"{lead}\n{head}\n{line}"
+        lead = lead if head else line
 
 
 def _foreign(question: str, index: CorpusIndex) -> str:

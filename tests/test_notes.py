@@ -69,6 +69,29 @@ def test_a_filter_hides_what_others_name(docs: Collection) -> None:
     assert told(chosen) == ["No document that meets the filter has 'Oda' or 'Myhre' or 'extension'."]
 
 
+def test_a_year_is_found_only_where_something_else_of_the_question_is(tmp_path: Path) -> None:
+    for name, text in {
+        "report.md": "# Annual report 2024\n\n|Clinic|Revenue|\n|---|---|\n|Pinehurst|731|\n|Wexcombe|90|\n",
+        "devices.csv": "Device,Place,Bought\nAutoclave,Marl,2019-05-06\nX-ray,Pinehurst,2018-02-01\n",
+        "fees-2022.md": "---\ndate: 2022-01-01\n---\n# Fee rules\n\nThe fee of a ferry berth is 30 euros.\n",
+        "fees-2025.md": "---\ndate: 2025-01-01\n---\n# Fee rules\n\nThe fee of a ferry berth is 38 euros.\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    for k in range(3):
+        (tmp_path / f"{k}.md").write_text(f"# Ship {k}\n\nShip {k} is painted green.\n")
+    docs = Collection(tmp_path, embedder="tfidf")
+    for question, note in {
+        "What was the revenue of Pinehurst in 2019?": ["Nothing that was read has '2019'."],
+        "What was the revenue of Pinehurst in 2024?": [],
+        "What was bought for Marl in 2019?": [],
+        "What was the fee of a ferry berth in 2023?": [],
+        "What was the fee of a ferry berth before 2025?": [],
+    }.items():
+        devices = ["devices.csv#0"] if "Pinehurst" in question else []
+        chosen = docs.select(question, must_include=devices, budget=300)
+        assert told(chosen) == note, question
+
+
 def test_of_documents_without_the_key_of_a_filter_those_are_named_that_match(tmp_path: Path) -> None:
     for k in range(9):
         (tmp_path / f"a{k}.md").write_text(f"# Ship {k}\n\nShip {k} is painted green.\n")
