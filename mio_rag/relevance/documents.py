@@ -16,8 +16,9 @@ Where the embedder does not read the script of the question, w and v weigh 6 eac
 Where the question names one document, the rest of the question says what is looked for: z is then .3 of the
 formula and .7 of the same by the rest of the question, with the best of the named document in place of the
 best of the pool, and shares of at most 1. Where it asks the same of up to four documents, as in "Compare the
-revenue of A and B", each is measured against its own best, so that none is forgotten for another. The
-relevance of a unit is the probability that it holds evidence,
+revenue of A and B", each is measured against its own best, so that none is forgotten for another. Where it
+compares up to four versions of one document, the best unit of each gains 3, so that it is read before more of
+another. The relevance of a unit is the probability that it holds evidence,
 
     1 / (1 + exp(1.4 - .4 (z - max z)))
 
@@ -41,6 +42,7 @@ from numpy.typing import NDArray
 from mio_rag.errors import InputError
 from mio_rag.pool import Pool
 from mio_rag.relevance.features import logistic
+from mio_rag.sentences import compares
 
 FloatArray = NDArray[np.float64]
 #: Scores of passages beside those that every pool has.
@@ -51,6 +53,7 @@ _WORDS_ALONE = np.array([[3.0], [1.2]])  # times as much do w and v weigh where 
 _REST = 0.7  # weight of the rest of the question, where the question names one document
 _SURELY_NOT = 0.02  # below the smallest of 214 questions asked of their own documents, which was .6
 _CLEAR = 2.5  # times as much does the scope weigh there
+_COMPARED = 3.0  # log score that the best unit of each of compared versions gains
 _FEW = 3  # documents; where a question names more, that says less of where to look
 _NAMED = 0.999  # scope from which a document is the one that the question names
 #: Fingerprints of embedders that read English only: their cosines say nothing of questions in other scripts.
@@ -95,7 +98,10 @@ class DocumentModel:
     def unit_relevance(self, pool: Pool) -> FloatArray:
         """Return the probability that each of ``pool.sentences`` holds evidence, shape (m,)."""
         z = self.log_scores(pool)
-        return logistic(self.level + self.slope * (z - z.max())) if z.size else z
+        if not z.size:
+            return z
+        z[_best_of_versions(pool, z)] += _COMPARED
+        return logistic(self.level + self.slope * (z - z.max()))
 
     def valued(self, pool: Pool, units: FloatArray | None = None) -> Pool:
         """Return the pool with the relevance of its best unit for each passage; 0 for one without a unit.
@@ -169,6 +175,18 @@ def terms(pool: Pool) -> FloatArray:
             rest = signals("_rest", named if named.any() else own >= own.max(), apart)
             found = (1 - _REST) * found + _REST * rest
     return np.concatenate([found, [(own - 1.0) / many]]).T
+
+
+def _best_of_versions(pool: Pool, z: FloatArray) -> list[int]:
+    """The best unit of each of a few versions that the question compares; one of them has the best of all."""
+    assert pool.sentences is not None
+    names = pool.names
+    rows, best = [names[i] for i in pool.sentences.owners.tolist()], names[pool.sentences.owners[z.argmax()]]
+    firsts = dict[tuple[str, str, str], int]()
+    for k in np.argsort(-z, kind="stable").tolist():
+        firsts.setdefault(rows[k], k)
+    others = [k for name, k in firsts.items() if compares(pool.question, name, best)]
+    return [firsts[best], *others] if 0 < len(others) <= _FEW else []
 
 
 def _share(scores: FloatArray, best: FloatArray) -> FloatArray:

@@ -351,3 +351,18 @@ def test_a_question_on_a_time_reads_the_version_that_was_in_force(
     assert {int(p.date[:4]) for p in found.passages if "may claim up to" in p.text} == set(read)
     (note,) = [note for note in found.notes if note.code == "older_version"]
     assert all(f"'{name.format(year, year)}', a" in note for year in dates if year not in read)
+
+
+@pytest.mark.parametrize("budget", [90, 120, 200])
+def test_each_version_that_is_compared_has_its_best_row_first(budget: int, tmp_path: Path) -> None:
+    for year, price in ((2024, 170), (2025, 189)):
+        rows = "".join(
+            f"K{k}06,{what},{price - 10 * k}.00,19\n"
+            for k, what in enumerate(("X-ray", "Scaling", "Bath", "Visit", "Cast"))
+        )
+        (tmp_path / f"price-list-{year}.csv").write_text(f"Code,Treatment,Net price (EUR),VAT (%)\n{rows}")
+    question = "By how much did the price of K306 rise from 2024 to 2025?"
+    found = Collection(tmp_path, embedder="minilm").select(question, budget=budget)
+    assert "K306 | Visit | 140.00" in found.context
+    assert "K306 | Visit | 159.00" in found.context
+    assert not [note for note in found.notes if note.code == "not_compared"]
