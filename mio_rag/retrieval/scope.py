@@ -135,7 +135,8 @@ class Identities:
         n = len(self)
         if n < _FEWEST:
             return Scope(np.ones(n), None)
-        question = asked.rest if (asked := time_asked(question)) else question
+        if (asked := time_asked(question)) and asked.start == asked.end:
+            question = asked.rest  # "before 2025" names no document of 2025
         known, inside, titled = self._known(dict.fromkeys(words(question)))
         if not known:
             return Scope(self._by_names(question, words, np.zeros(n)), None)
