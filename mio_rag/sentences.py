@@ -356,14 +356,19 @@ def asks_for_changes(question: str) -> bool:
     return _CHANGE.search(question) is not None
 
 
+def may_compare(question: str) -> bool:
+    """Whether a question may be about two versions: it asks for changes, or names several years or versions."""
+    return asks_for_changes(question) or len(_marks(question)) > 1
+
+
 def compares(question: str, one: Sequence[str], other: Sequence[str]) -> bool:
     """Whether a question is about two documents of one name: it asks for changes, or names each by its year.
 
     one, other: title, source and date of each.
     """
-    changes, asked = asks_for_changes(question), _marks(question)
-    if not (changes or len(asked) > 1) or one[1:] == other[1:] or not _same_name(*one[:2], *other[:2]):
+    if one[1:] == other[1:] or not may_compare(question) or not _same_name(*one[:2], *other[:2]):
         return False
+    changes, asked = asks_for_changes(question), _marks(question)
     mine, others = (_marks(" ".join(names)) for names in (one, other))
     return changes or bool(asked & mine - others and asked & others - mine)
 

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from mio_rag.errors import InputError
 from mio_rag.pool import Pool
 from mio_rag.relevance.features import logistic
-from mio_rag.sentences import compares
+from mio_rag.sentences import compares, may_compare
 
 FloatArray = NDArray[np.float64]
 #: Scores of passages beside those that every pool has.
@@ -180,6 +180,8 @@ def terms(pool: Pool) -> FloatArray:
 def _best_of_versions(pool: Pool, z: FloatArray) -> list[int]:
     """The best unit of each of a few versions that the question compares; one of them has the best of all."""
     assert pool.sentences is not None
+    if not may_compare(pool.question):
+        return []
     names = pool.names
     rows, best = [names[i] for i in pool.sentences.owners.tolist()], names[pool.sentences.owners[z.argmax()]]
     firsts = dict[tuple[str, str, str], int]()
