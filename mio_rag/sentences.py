@@ -357,7 +357,7 @@ def asks_for_changes(question: str) -> bool:
 
 
 def may_compare(question: str) -> bool:
-    """Whether a question may be about two versions: it asks for changes, or names several years or versions."""
+    """Whether a question may be about versions: it asks for changes, or names several years or versions."""
     return asks_for_changes(question) or len(_marks(question)) > 1
 
 
