@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from mio_rag.entries import not_numbers
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
-from mio_rag.sentences import bare_name
+from mio_rag.sentences import bare_name, marks_of
 from mio_rag.types import Line, Passage, Unit, clean
 
 #: best_first: by relevance. document: as the corpus has them.
@@ -371,11 +371,12 @@ def merged(candidates: Candidates, chosen: Sequence[int]) -> tuple[Block, ...]:
     for i in chosen:
         together.setdefault(int(number[i]) if number[i] >= 0 else -1 - i, []).append(i)
     blocks = [_read(candidates, rows) for rows in together.values()]
-    if len({block.passage.date for block in blocks}) < 2:
+    dates = [block.passage.date or _year(block.passage.source) for block in blocks]
+    if len(set(dates)) < 2:
         return tuple(blocks)
-    named = [(block.passage.date, _names(block.passage)) for block in blocks]
+    named = [(date, _names(block.passage)) for date, block in zip(dates, blocks, strict=True)]
     return tuple(
-        _dated(block) if any(names & own and date != other for other, own in named) else block
+        _dated(block, date) if any(names & own and date != other for other, own in named) else block
         for block, (date, names) in zip(blocks, named, strict=True)
     )
 
@@ -387,8 +388,13 @@ def _names(passage: Passage) -> set[tuple[str, frozenset[str]]]:
     return {(kind, words) for kind, words in pairs if words}
 
 
-def _dated(block: Block) -> Block:
-    title, date = block.passage.title, block.passage.date
+def _year(source: str) -> str:
+    """The years, or the number of a version, that the name of a file names."""
+    return ", ".join(sorted(marks_of(re.split(r"[/\\]", source)[-1])))
+
+
+def _dated(block: Block, date: str) -> Block:
+    title = block.passage.title
     if not date or date in title:
         return block
     return replace(block, passage=replace(block.passage, title=f"{title} ({date})" if title else date))

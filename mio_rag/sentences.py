@@ -358,7 +358,7 @@ def asks_for_changes(question: str) -> bool:
 
 def may_compare(question: str) -> bool:
     """Whether a question may be about versions: it asks for changes, or names several years or versions."""
-    return asks_for_changes(question) or len(_marks(question)) > 1
+    return asks_for_changes(question) or len(marks_of(question)) > 1
 
 
 def compares(question: str, one: Sequence[str], other: Sequence[str]) -> bool:
@@ -368,18 +368,18 @@ def compares(question: str, one: Sequence[str], other: Sequence[str]) -> bool:
     """
     if one[1:] == other[1:] or not may_compare(question) or not _same_name(*one[:2], *other[:2]):
         return False
-    changes, asked = asks_for_changes(question), _marks(question)
-    mine, others = (_marks(" ".join(names)) for names in (one, other))
+    changes, asked = asks_for_changes(question), marks_of(question)
+    mine, others = (marks_of(" ".join(names)) for names in (one, other))
     return changes or bool(asked & mine - others and asked & others - mine)
 
 
 def named_years(question: str, names: Sequence[str]) -> int:
     """How many of the years and numbers of versions that a question names a document has in its names."""
-    return len(_marks(question) & _marks(" ".join(names)))
+    return len(marks_of(question) & marks_of(" ".join(names)))
 
 
 @lru_cache(maxsize=4096)
-def _marks(text: str) -> frozenset[str]:
+def marks_of(text: str) -> frozenset[str]:
     """Years, and numbers of versions as "v2"."""
     found = re.finditer(
         rf"(?<!\d)({_YEAR})(?!\d)|(?<![^\W_])(?:v|version|rev|revision)[-. _]*(\d+)", text.casefold()

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mio_rag import Selector
+from mio_rag import Selector, select
 from mio_rag.context import (
     APART,
     RegexCounter,
@@ -219,3 +219,20 @@ class TestSelection:
         pool = _pool(self._windows())
         chooser = Selector.raw(redundancy_weight=0, passage_penalty=0, must_include=("p7",))
         assert "p7" in chooser.select(pool, 60, RegexCounter()).ids
+
+
+def test_versions_that_only_their_files_date_are_told_apart() -> None:
+    given = [
+        Passage(
+            f"p{k}",
+            f"The landing fee is {fee} euros.",
+            title="Fees",
+            source=f"in/fees-{year}.md",
+            start=0,
+            end=28,
+        )
+        for k, (fee, year) in enumerate([(30, 2024), (40, 2025)])
+    ]
+    found = select("How has the landing fee changed?", given, scores=[0.9, 0.8], budget=40)
+    assert found.context.startswith("Fees (2024)\nThe landing fee is 30 euros.\n\nFees (2025)\n")
+    assert RegexCounter().count([found.context]) == [found.tokens]
