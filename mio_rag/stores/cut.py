@@ -64,7 +64,7 @@ def as_documents(hits: Sequence[Passage]) -> Sequence[Passage]:
     groups: dict[str, list[int]] = {}
     for row, one in enumerate(hits):
         if not one.units:
-            groups.setdefault(one.source or one.title or one.id, []).append(row)
+            groups.setdefault(one.source or one.id, []).append(row)
     for name, rows in groups.items():
         for row, cut in zip(rows, _cut(name, [hits[row] for row in rows]), strict=True):
             made[row] = cut

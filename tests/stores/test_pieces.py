@@ -8,6 +8,7 @@ import pytest
 from mio_rag import Collection, InputError, Passage
 from mio_rag.documents.excerpts import read_excerpt
 from mio_rag.retrieval import TfidfEmbedder
+from mio_rag.stores.cut import as_documents
 from mio_rag.stores.rows import Fields
 from tests.cli.running import here
 
@@ -177,3 +178,10 @@ def test_units_of_a_piece_are_spans_of_it(text: str) -> None:
     assert len(shown) == len(text)
     assert all(shown[one.start : one.end].strip() for one in parts)
     assert all(shown.startswith(line.text, line.start) for one in parts for line in one.needs)
+
+
+def test_documents_of_one_title_without_a_source_are_not_glued() -> None:
+    texts = ["Part | Weight\nBolt | 3 g\nNut | 2 g", "Part | Price\nBolt | 4 EUR\nNut | 1 EUR"]
+    made = as_documents([Passage(f"doc-{k}", text, title="FAQ") for k, text in enumerate(texts, 1)])
+    assert [one.source for one in made] == ["doc-1", "doc-2"]
+    assert [{line.text for line in one.lines} for one in made] == [{"Part | Weight"}, {"Part | Price"}]
