@@ -165,7 +165,7 @@ def test_a_conversation_of_many_turns() -> None:
         ),
         (
             lambda: TuneSettings(Goal(90, None), Selector.raw(passage_radii={"a": 0.1})),
-            "without embedding uncertainty",
+            "only one radius of a norm is tuned",
         ),
         (
             lambda: check_ids(made(SideConstraints(versions={f"v{k}": "d" for k in range(9)})), ["p1"]),
