@@ -32,6 +32,7 @@ _MEASURED = re.compile(r"(\d(?:[\d.,]*\d)?)[^\W\d_]{1,3}")  # a number with its 
 _GROUPED = re.compile(r"\d+|\d{1,3}(?:[.,'’]\d{3})+")  # a whole number, perhaps with its thousands apart
 _APART = re.compile(r"(?<![\w.,])(\d{1,3})[ \u00a0\u202f](?=\d{3}(?!\w))")
 _SIGN = r"[-_./,’' \u00a0\u202f]?"  # that one writer puts within a name, and another does not
+_A_YEAR = re.compile(r"(?:19|20)\d\d")
 _LOOKED_AT = 50  # passages
 _ORDINAL = re.compile(r"\d+(?:st|nd|rd|th|s)")
 _WRITTEN_OUT = 13  # numbers below it are often words in documents
@@ -123,7 +124,7 @@ def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
         if is_absent and places and _written_otherwise(name, index):
             continue
         stems = set(index.words(name))
-        if not stems <= _read(selection, index, any(map(str.isalpha, name))):
+        if not stems <= _read(selection, index, not _A_YEAR.fullmatch(name)):
             (absent if is_absent and not stems <= _titled(question, index) else elsewhere).append(name)
     among = "" if index.allowed is None else " that meets the filter"
     for who, names in ((f"No document{among}", absent), ("Nothing that was read", elsewhere)):
@@ -182,8 +183,8 @@ def _names(question: str, language: str | None) -> Iterator[str]:
 def _read(selection: Selection, index: CorpusIndex, is_word: bool = True) -> set[str]:
     """The words of what is read, and of where it comes from.
 
-    is_word: count all texts. Else, for a number, only lines that have another telling word of the question,
-        or stand below one that has.
+    is_word: count all texts. Else, for a year, only lines that have another telling word of the question, or
+        stand below one that has: years are in many dates.
     """
     asked = [word for word in asked_words(selection.pool.question) if word.isalpha()]
     telling = set(index.words(" ".join(asked)))

@@ -92,6 +92,19 @@ def test_a_year_is_found_only_where_something_else_of_the_question_is(tmp_path: 
         assert told(chosen) == note, question
 
 
+def test_a_clause_that_is_read_is_not_called_missing(tmp_path: Path) -> None:
+    clauses = {
+        "4.1": "The board has three members.",
+        "4.4": "A change needs three quarters of the votes cast.",
+    }
+    text = "# Statutes\n\n## Organs\n\n" + "\n\n".join(f"{n} {said}" for n, said in clauses.items())
+    for name, content in {"statutes.md": text, "pets.md": "# Pets\n\nDogs need consent.", **FILES}.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    chosen = Collection(tmp_path, embedder="minilm").select("What does clause 4.4 say?", budget=120)
+    assert "4.4 A change" in chosen.context
+    assert not told(chosen)
+
+
 def test_of_documents_without_the_key_of_a_filter_those_are_named_that_match(tmp_path: Path) -> None:
     for k in range(9):
         (tmp_path / f"a{k}.md").write_text(f"# Ship {k}\n\nShip {k} is painted green.\n")

@@ -10,6 +10,7 @@ from typing import Any
 
 from mio_rag.adapters.core import NOTES, Documents, Read, SelectionFields, Vectors, label, place, takes_scores
 from mio_rag.errors import InputError, optional
+from mio_rag.stores.rows import NAMES
 
 with optional("llama_index", "llama-index", "mio_rag.adapters.llama_index"):
     from llama_index.core import Settings
@@ -99,7 +100,8 @@ class SelectionPostprocessor(SelectionFields, BaseNodePostprocessor):
 def _sources(nodes: list[BaseNode]) -> list[str]:
     """The documents that nodes are part of; by the name of the file where it is one document."""
     parents = [(node.ref_doc_id or "") if node.relationships else "" for node in nodes]
-    files = [label(node.metadata.get("file_path") or node.metadata.get("file_name")) for node in nodes]
+    names = ("file_path", *NAMES["source"])
+    files = [label(next(filter(None, map(node.metadata.get, names)), "")) for node in nodes]
     of: dict[str, set[str]] = {}
     for parent, file in zip(parents, files, strict=True):
         of.setdefault(file, set()).add(parent)

@@ -230,21 +230,20 @@ def test_the_row_that_is_asked_for_is_read_whatever_its_piece_scores() -> None:
     assert found  # by the scores
 
 
-def test_files_of_a_folder_are_told_apart_as_versions() -> None:
+@pytest.mark.parametrize("key", ["file_path", "file_name", "source"])
+def test_files_of_a_folder_are_told_apart_as_versions(key: str) -> None:
     core = pytest.importorskip("llama_index.core")
     module = pytest.importorskip("mio_rag.adapters.llama_index")
     text = "# Call-outs\n\nLast updated: {}\n\nThe duty team leaves the base within {} minutes of the alarm."
     days = {"callout-policy-2023.md": ("1 March 2023", 40), "callout-policy-2025.md": ("2 May 2025", 30)}
-    documents = [
-        core.Document(text=text.format(*told), metadata={"file_path": name}) for name, told in days.items()
-    ]
+    documents = [core.Document(text=text.format(*told), metadata={key: name}) for name, told in days.items()]
     cut = core.node_parser.SentenceSplitter(chunk_size=200).get_nodes_from_documents(documents)
     scored = [core.schema.NodeWithScore(node=n, score=0.9 - 0.1 * k) for k, n in enumerate(cut)]
     embedder = TfidfEmbedder()
     embedder.fit([node.text for node in cut])
     chooser = module.SelectionPostprocessor(budget=200, embedder=embedder)
     found = chooser.postprocess_nodes(scored, query_str="When does the duty team leave the base?")
-    assert [one.node.metadata["file_path"] for one in found] == ["callout-policy-2025.md"]
+    assert [one.node.metadata[key] for one in found] == ["callout-policy-2025.md"]
 
 
 def test_pieces_have_the_date_that_their_document_states() -> None:
