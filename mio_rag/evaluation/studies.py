@@ -267,8 +267,7 @@ def figure(name: str) -> Callable[[FigureMaker], FigureMaker]:
 def functions() -> None:
     """Import the modules that make tables and figures known."""
     for name in _MODULES:
-        if (Path(__file__).parent / f"{name}.py").is_file():
-            importlib.import_module(f"mio_rag.evaluation.{name}")
+        importlib.import_module(f"mio_rag.evaluation.{name}")
 
 
 class Made(NamedTuple):
