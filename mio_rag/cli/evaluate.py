@@ -264,7 +264,7 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
         heads = [(heading(head), cells) for head, cells in columns]
         keys = 1 + (columns[1:2] != [] and columns[1][0] == "budget")
         lines += [styled((title, "bold")), Table(heads, keys=keys, widest=_WIDEST), ""]
-    files = [str(folder / "tables.md"), *map(str, figures)]
+    files = [str(folder / "tables.md"), *map(str, sorted(folder.glob("*.csv"))), *map(str, figures)]
     told = {
         "out": str(folder),
         "notes": notes,

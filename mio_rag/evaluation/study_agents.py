@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
+import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +23,7 @@ from mio_rag.learning.planner_training import Table, Training, judged, read_tabl
 from mio_rag.pictures import label_points
 from mio_rag.policy import Policy
 from mio_rag.retrieval.embedders import make_embedder
+from mio_rag.storage import read_text, replaced
 
 # -- where time goes --------------------------------------------------------------------------------------
 
@@ -199,19 +203,86 @@ def _planners_drawn(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
     label_points(axes, spots)
 
 
+#: Columns of the table of decisions; the last one is filled in by hand.
+_DECISION = (
+    *("question", "right answers", "workflow", "answer", "F1", "cheapest right workflow", "of F1 >= .6"),
+    "judged",
+)
+_JUDGED = "decisions.csv"
+
+
 @table("decisions")
 def _decisions(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
-    """What a planner chose for each question, what came of it, and the cheapest workflow that is right."""
+    """What a planner chose for each question, what came of it, and the cheapest workflow that is right.
+
+    Also a CSV file, in which decisions are judged by hand; what was judged there before stays.
+    """
     found = _of(run, given)
     system, alpha, right = str(given.get("system", "ours")), float(given.get("alpha", 0.1)), 0.6
     whole, chosen, lines = found.whole, found.chosen[system, alpha], []
     names = [workflow.name for workflow in found.table.workflows]
+    replies = {(row["question_id"], row["action"]): str(row["answer"]) for row in found.table.rows}
+    asked = run.folder / "learn" / "questions.jsonl"
+    gold = {row["question"]: row["answers"] for row in map(json.loads, read_text(asked).splitlines())}
+    marks = _marks(run)
     for i in range(min(len(whole), int(given.get("questions", 50)))):
         fine = np.flatnonzero(whole.quality[i] >= right)
         cheapest = names[int(fine[np.argmin(whole.cost[i, fine])])] if len(fine) else "none is right"
         name, f1 = names[chosen[i]], float(whole.quality[i, chosen[i]])
         verdict = "hopeless" if not len(fine) else "missed" if f1 < right else "right, dearer"
         verdict = "right, cheapest" if name == cheapest else verdict
-        lines.append((found.table.outcomes.questions[i][:70], name, f"{f1:.2f}", cheapest, verdict, ""))
-    heads = ("question", "workflow", "F1", "cheapest right workflow", "of F1 >= .6", "judged")
-    return [(head, list(cells)) for head, cells in zip(heads, zip(*lines, strict=True), strict=True)]
+        question, reply = found.table.outcomes.questions[i], replies[found.table.outcomes.ids[i], name]
+        told = " / ".join(gold.get(question, ()))
+        lines.append(
+            (
+                question,
+                told,
+                name,
+                reply,
+                f"{f1:.2f}",
+                cheapest,
+                verdict,
+                marks.get((question, name), ("",))[0],
+            )
+        )
+    with replaced(run.folder / _JUDGED) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([_DECISION, *lines])
+    short = [[" ".join(cell.split()).replace("|", "/")[:70] for cell in line] for line in lines]
+    return [(head, list(cells)) for head, cells in zip(_DECISION, zip(*short, strict=True), strict=True)]
+
+
+def _marks(run: StudyRun) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return (question, workflow) -> what was judged by hand, and the verdict by F1."""
+    path = run.folder / _JUDGED
+    if not path.is_file():
+        return {}
+    rows = list(csv.DictReader(io.StringIO(read_text(path))))
+    if rows and (missing := [name for name in _DECISION if name not in rows[0]]):
+        raise InputError(f"'{path}' lacks the column {missing[0]}: give it back, or delete the file")
+    found = {
+        (row["question"], row["workflow"]): (row["judged"].strip().lower(), row["of F1 >= .6"])
+        for row in rows
+    }
+    if wrong := [mark for mark, _ in found.values() if mark not in ("", *_MARKS)]:
+        raise InputError(f"'{path}': judged is {wrong[0]!r}: write yes or no, or leave it blank")
+    return found
+
+
+_MARKS = {"yes": 1.0, "no": 0.0}
+
+
+@table("judged")
+def _judged(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
+    """What was judged by hand, and how far the verdict by F1 agrees."""
+    known = [(_MARKS[mark], verdict) for mark, verdict in _marks(run).values() if mark]
+    able = [float(mark == (verdict == "right, cheapest")) for mark, verdict in known if verdict != "hopeless"]
+    shares = [mean_interval(values) if values else None for values in ([mark for mark, _ in known], able)]
+    cells = [
+        "\u2013" if one is None else "{mean:.0%} ({low:.0%} to {high:.0%})".format(**one) for one in shares
+    ]
+    heads = (
+        f"decisions judged in {_JUDGED}",
+        "right",
+        "the verdict by F1 agrees, where any workflow is right",
+    )
+    return [(head, [cell]) for head, cell in zip(heads, (str(len(known)), *cells), strict=True)]

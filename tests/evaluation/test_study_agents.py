@@ -9,21 +9,13 @@ import pytest
 
 from mio_rag.evaluation.studies import load_study
 from mio_rag.learning.mdp import solve_plan
-from mio_rag.learning.planner_training import Training
 from mio_rag.policy import Policy
 from mio_rag.settings import toml_text
-from tests.cli.running import here, only_object
+from tests.cli.running import here, only_object, refused
 
 
-def test_argo_has_the_published_process_and_its_thresholds() -> None:
+def test_argo_has_the_published_thresholds() -> None:
     policy = Policy.load("published/argo")
-    process = policy.repeat.model
-    assert (policy.repeat.rule, policy.repeat.from_start, policy.repeat.signal) == ("mdp", True, "tracked")
-    assert process.to_dict() == {
-        "retrieve_drop": 0.25, "reason_drop": 0.08, "success": 0.8, "retrieve_cost": 0.05,
-        "reason_cost": 0.02, "discount": 0.98, "horizon": "inf", "quality": "linear", "k": 1.0, "grid": 1001,
-        "epsilon": 1e-6, "iterations": 1000,
-    }  # fmt: skip
     reported = {("linear", 1.0): 0.158, ("log", 1.0): 0.141, ("exp", 1.0): 0.196, ("exp", 3.0): 0.257,
                 ("exp", 8.0): 0.665}  # fmt: skip
     for (quality, k), above in reported.items():
@@ -35,44 +27,39 @@ def test_argo_has_the_published_process_and_its_thresholds() -> None:
         assert retrieves.min() == pytest.approx(above, abs=0.00101), (quality, k)
 
 
-def test_mao_arag_has_the_published_costs_and_training() -> None:
-    policy = Policy.load("published/mao-arag")
-    how = Training.from_dict(policy.training, "training")
-    assert (policy.order.by, policy.order.grammar, how.method) == ("model", False, "ppo")
-    assert how.weights.to_dict() == {"tokens": 1.0, "turns": 0.5 * 0.25, "retrieval_calls": 0.25}
-    said = {
-        "start": "nothing", "format_penalty": 1.0, "episodes": 96, "minibatch": 96, "epochs": 1, "clip": 0.2,
-        "value_clip": 0.5, "gradient": 1.0, "entropy": 0.0, "kl": 0.001, "discount": 1.0, "smoothing": 1.0,
-        "decay": 0.01, "annealed": False,
-    }  # fmt: skip
-    assert {name: getattr(how.ppo, name) for name in said} == said
-    ours = Training.from_dict(Policy.load("ours/mao-arag").training, "training")
-    assert (ours.method, ours.weights, ours.workflows) == ("regression", how.weights, how.workflows)
-
-
 def test_a_study_plans_decides_and_tells_where_time_goes(tmp_path: Path) -> None:
     given, file = load_study("mao-arag").to_dict(defaults=False), tmp_path / "small.toml"
     contenders = {name: given["contenders"][name] for name in ("published", "untrained")}
     fewer = given["prepare"][0].replace("--limit 50", "--limit 14 --workflows no-retrieval,plain --updates 5")
     tables = [
         {"title": name, "by": name, "alphas": [0.1], "ppo": {"updates": 5}}
-        for name in ("planners", "decisions", "latency")
+        for name in ("planners", "decisions", "judged", "latency")
     ]
     small: dict[str, Any] = {
         "about": "small", "learn": 14, "model": "extract", "budgets": [128], "prepare": [fewer],
         "contenders": contenders, "variants": {"a": {"model": "{model}"}, "b": {"model": "{model2}"}},
-        "tables": tables, "figures": [{**tables[0], "kind": "planners"}, {**tables[2], "kind": "latency"}],
+        "tables": tables, "figures": [{**tables[0], "kind": "planners"}, {**tables[3], "kind": "latency"}],
     }  # fmt: skip
     file.write_text(toml_text(small))
     out = tmp_path / "out"
     run = ("evaluate", "demo", "--study", file, "--limit", 3, "--out", out, "--json")
     told = only_object(here(*run))
-    planners, decisions, latency = (one["columns"] for one in told["tables"])
+    planners, decisions, judged, latency = (one["columns"] for one in told["tables"])
     assert planners["planner or workflow"] == ["published", "ours", "no-retrieval", "plain"]
     assert planners["reward less that of published"][1] != "\u2013"
     assert len(decisions["question"]) == 14
     assert set(decisions["workflow"]) <= {"no-retrieval", "plain"}
     assert set(decisions["of F1 >= .6"]) <= {"right, cheapest", "right, dearer", "missed", "hopeless"}
+    assert next(iter(judged.values())) == ["0"]
+    marked = (out / "decisions.csv").read_text().splitlines()
+    assert len(marked) == 15
+    marked[1], marked[2] = f"{marked[1]}yes", f"{marked[2]}No"
+    (out / "decisions.csv").write_text("\n".join(marked))
+    again = {one["title"]: one["columns"] for one in only_object(here(*run, "--resume"))["tables"]}
+    assert again["decisions"]["judged"][:3] == ["yes", "no", ""]
+    assert [one[0][:3] for one in again["judged"].values()][:2] == ["2", "50%"]
+    (out / "decisions.csv").write_text("\n".join([*marked[:3], f"{marked[3]}perhaps"]))
+    assert "write yes or no" in " ".join(refused(here(*run, "--resume")))
     assert latency["system"] == ["published, a", "untrained, a", "published, b", "untrained, b"]
     shares = [float(latency[name][0].rstrip("%")) for name in ("retriever", "synthesizer", "overhead")]
     assert sum(shares) == pytest.approx(100, abs=0.3)

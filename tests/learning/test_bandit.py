@@ -265,17 +265,6 @@ def test_every_thread_chooses_at_its_own_price(tmp_path: Path) -> None:
 PUBLISHED = Policy.load("published/strategy-bandit").search.bandit
 
 
-def test_the_published_constants_are_in_the_file() -> None:
-    wanted = {
-        "policy": "linucb", "dimensions": 64, "alpha": 1.0, "rule": "threshold", "threshold": 0.1,
-        "explore": 0.3, "explore_decay": 0.99, "explore_least": 0.05, "unsure": 0.5, "all_every": 100,
-        "cold_start": 100, "cold_share": 1.0, "reward": "found", "feedback": 0.3, "slow_seconds": 5.0,
-        "slow_most": 0.2, "weighted": True, "prune_after": 50, "prune_by": "all", "retrial": 0.0, "base": (),
-    }  # fmt: skip
-    how = BanditSettings(**PUBLISHED)
-    assert {name: getattr(how, name) for name in wanted} == wanted
-
-
 def test_the_published_reward_and_rule(tmp_path: Path) -> None:
     """A share of what was read, a rating in full for all that ran, a penalty for slowness; within [0, 1]."""
     found = {"raw": 0.9, "hyde": 0.5, "query2doc": 0.0, "grounded": 0.05}

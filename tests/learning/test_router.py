@@ -29,7 +29,6 @@ from mio_rag.learning.router import (
 )
 from mio_rag.learning.router_model import KINDS, SEARCH, Correction, first_success, read_router
 from mio_rag.learning.weights import write_weights
-from mio_rag.policy import Policy
 from mio_rag.types import Question
 from tests.learning.files import rewritten
 from tests.learning.routes import TIERS, TOKENS, table
@@ -291,24 +290,6 @@ def test_routers_of_other_releases_are_named(tmp_path: Path, change: Changed, ex
     with pytest.raises(DataError, match=expected) as error:
         read_router(str(path))
     assert str(path) in str(error.value)
-
-
-def test_the_published_constants_are_in_the_file() -> None:
-    depth = Policy.load("published/router").depth
-    tiers = [
-        (t.name, t.depth, t.context, t.unit, t.new_tokens, t.rerank, t.compress) for t in depth.tiers or ()
-    ]
-    assert tiers == [
-        ("easy", 2, 600, "characters", 64, "", "sentences"),
-        ("medium", 5, 1200, "characters", 96, "maxsim", "sentences"),
-        ("hard", 10, 2000, "characters", 128, "maxsim", "sentences"),
-    ]
-    wanted = {
-        "kind": "mlp", "features": "question", "hidden": (256, 64), "dropout": 0.3, "rate": 1e-3,
-        "decay": 1e-4, "batch": 64, "epochs": 60, "held": 0.15, "correct_below": 0.52, "correct_more": 5,
-    }  # fmt: skip
-    how = FitSettings(**depth.training)
-    assert {name: getattr(how, name) for name in wanted} == wanted
 
 
 def test_a_network_is_trained_as_it_is_told() -> None:
