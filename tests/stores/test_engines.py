@@ -96,7 +96,7 @@ def pgvector(rows: list[dict[str, Any]], vectors: np.ndarray, folder: Path) -> s
     psycopg = importlib.import_module("psycopg")
     folder = Path(tempfile.mkdtemp())  # of another user than root
     folder.chmod(0o755)
-    server = servers.get_server(str(folder))
+    server = servers.get_server(str(folder), cleanup_mode="delete")  # at exit, with its folder
     address = server.get_uri()
     with psycopg.connect(address, autocommit=True) as base:
         base.execute("create extension if not exists vector")
