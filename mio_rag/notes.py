@@ -20,7 +20,9 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.minilm import FINGERPRINT
 from mio_rag.retrieval.words import language_of, tokens_of
 from mio_rag.selection.result import Note, Selection
+from mio_rag.sentences import is_replaced_kind
 from mio_rag.stores.base import StoreIndex
+from mio_rag.types import moment
 
 ENGLISH = (
     "the embedder reads English, and finds little where question and document differ in language; --embedder "
@@ -72,6 +74,7 @@ def noted(
                 "mio-rag index PATH --check lists them"
             )
             found.append(Note("unread_files", text))
+        found += [Note("not_in_force", text) for text in _not_in_force(selection)]
         if text := _foreign(selection.pool.question, index):
             found.append(Note("language", text))
     return replace(selection, notes=(*selection.notes, *found)) if found else selection
@@ -97,6 +100,17 @@ def _doubted(selection: Selection) -> bool:
 def _holds_all(selection: Selection, index: CorpusIndex) -> bool:
     asked = set(index.words(" ".join(asked_words(selection.pool.question))))
     return len(asked) >= _TELLING and any(asked <= set(index.words(text)) for text in selection.texts)
+
+
+def _not_in_force(selection: Selection) -> Iterator[str]:
+    """That what is read of a version came after the time asked of, and that no older one is there."""
+    asked = time_asked(selection.pool.question)
+    replaced = " ".join(note for note in selection.notes if note.code == "older_version")
+    for one in {one.source: one for one in selection.passages if one.date}.values() if asked else ():
+        is_version = f"of '{one.source}'" in replaced or is_replaced_kind(one.title, one.source)
+        if asked and is_version and moment(one.date) >= asked.end and asked.end[:4] not in one.text:
+            when = f"{one.date}, after the time that the question asks of"
+            yield f"'{one.source}' is dated {when}; no older version was found"
 
 
 def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:

@@ -69,6 +69,7 @@ STATED = (
     "(?:年月)?(?:日期|日|時間|时间)?"
 )
 _HAN = re.compile("[〇零一二三四五六七八九十百]+")
+_HAN_PART = re.compile(f"(?<=第){_HAN.pattern}(?=[条條章項项号號节節款])")
 _HAN_DAY = re.compile(f"(?:元|{_HAN.pattern})年{_HAN.pattern}月(?:{_HAN.pattern}日)?")
 _DIGITS = {0xFF10 + k: str(k) for k in range(10)} | {0xFF0D: "-", 0xFF0F: "/", 0xFF0E: "."}
 
@@ -115,6 +116,14 @@ def _counted(found: re.Match[str]) -> str:
         else:
             digit = 10 * digit + "〇一二三四五六七八九".find(sign.replace("零", "〇"))
     return str(total + digit)
+
+
+def plain_numbers(text: str) -> str:
+    """`narrow_digits`, with brackets and the numbers of parts ("第三条") as usual, too."""
+    if text.isascii():
+        return text
+    text = narrow_digits(text).translate({0xFF08: "(", 0xFF09: ")"})
+    return _HAN_PART.sub(_counted, text)
 
 
 def heading_level(line: str, after: str = "", before: str = "") -> int:

@@ -17,8 +17,10 @@ Where the question names one document, the rest of the question says what is loo
 formula and .7 of the same by the rest of the question, with the best of the named document in place of the
 best of the pool, and shares of at most 1. Where it asks the same of up to four documents, as in "Compare the
 revenue of A and B", each is measured against its own best, so that none is forgotten for another. Where it
-compares up to four versions of one document, the best unit of each gains 3, so that it is read before more of
-another. The relevance of a unit is the probability that it holds evidence,
+compares up to four versions of one document, what they say in other words gains 2, and the best of each 6; of
+two sentences on the same each is worth the better, so that both sides of a change are read. Where it names a
+part by its number ("clause 4.1"), the units of that part stand above all others. The relevance of a unit is
+the probability that it holds evidence,
 
     1 / (1 + exp(1.4 - .4 (z - max z)))
 
@@ -42,7 +44,7 @@ from numpy.typing import NDArray
 from mio_rag.errors import InputError
 from mio_rag.pool import Pool
 from mio_rag.relevance.features import logistic
-from mio_rag.sentences import compares, may_compare
+from mio_rag.sentences import bare_name, compares, may_compare
 
 FloatArray = NDArray[np.float64]
 #: Scores of passages beside those that every pool has.
@@ -51,14 +53,19 @@ DOCUMENT_SCORES = frozenset(("dense_rest", "bm25_rest", "dense_bare", "scope"))
 TERMS = ("unit_cosine", "neighbour_cosine", "passage_cosine", "unit_words", "passage_words", "scope")
 _WORDS_ALONE = np.array([[3.0], [1.2]])  # times as much do w and v weigh where cosines say nothing
 _REST = 0.7  # weight of the rest of the question, where the question names one document
+_SURELY_THERE = 0.6  # fit of a number from which a part is there that is asked for
 _SURELY_NOT = 0.02  # below the smallest of 214 questions asked of their own documents, which was .6
 _CLEAR = 2.5  # times as much does the scope weigh there
-_COMPARED = 3.0  # log score that the best unit of each of compared versions gains
+_COMPARED = 6.0  # log score that the best unit of each of compared versions gains ...
+_CHANGED = 2.0  # ... and what one of them says in other words than another
+_ALIKE = 0.3  # Jaccard similarity of what two versions say of the same
+_NUMBERED = 6.0  # log score by which units of a part that is named by its number stand above all others
 _FEW = 3  # documents; where a question names more, that says less of where to look
 _NAMED = 0.999  # scope from which a document is the one that the question names
 #: Fingerprints of embedders that read English only: their cosines say nothing of questions in other scripts.
 _ENGLISH = ("sentence-transformers:72362722b466552f",)  # minilm
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -100,7 +107,9 @@ class DocumentModel:
         z = self.log_scores(pool)
         if not z.size:
             return z
-        z[_best_of_versions(pool, z)] += _COMPARED
+        z = _with_versions(pool, z)
+        if (own := _of_number(pool)).any():
+            z[own] = z.max() + _NUMBERED + (z[own] - z[own].max()) / 4
         return logistic(self.level + self.slope * (z - z.max()))
 
     def valued(self, pool: Pool, units: FloatArray | None = None) -> Pool:
@@ -177,18 +186,62 @@ def terms(pool: Pool) -> FloatArray:
     return np.concatenate([found, [(own - 1.0) / many]]).T
 
 
-def _best_of_versions(pool: Pool, z: FloatArray) -> list[int]:
-    """The best unit of each of a few versions that the question compares; one of them has the best of all."""
+def _with_versions(pool: Pool, z: FloatArray) -> FloatArray:
+    """The log scores, with what units of a few versions gain that the question compares.
+
+    That is `_CHANGED` for what another version does not say word for word, then `_COMPARED` for the best unit
+    of all and what each other version says of it. What two versions say of the same is worth the better.
+    """
+    units = pool.sentences
+    if not may_compare(pool.question) or units is None:
+        return z
+    names, made = [pool.names[i] for i in units.owners.tolist()], z.copy()
+    best = names[int(z.argmax())]
+    others = [name for name in dict.fromkeys(names) if compares(pool.question, name, best)]
+    if not 0 < len(others) <= _FEW:
+        return z
+    versions = {one: [k for k, name in enumerate(names) if name == one] for one in (best, *others)}
+    headings, words = dict[int, tuple[frozenset[str], ...]](), dict[int, frozenset[str]]()
+    for k in (k for rows in versions.values() for k in rows):
+        i, (start, end) = int(units.owners[k]), units.spans[k].tolist()
+        headings[k] = () if units.sections is None else tuple(map(bare_name, units.sections[k]))
+        words[k] = frozenset(_WORD.findall(pool.texts[i][start:end].casefold()))
+
+    def nearest(k: int, rows: Sequence[int]) -> tuple[float, int]:
+        """What a version says of the same under the same heading, and how far in the same words."""
+        same = [j for j in rows if headings[j] == headings[k]]
+        return max(
+            ((len(words[j] & words[k]) / max(1, len(words[j] | words[k])), j) for j in same),
+            default=(0.0, -1),
+        )
+
+    for name, rows in versions.items():
+        for k in rows:
+            pairs = [nearest(k, there) for other, there in versions.items() if other != name]
+            made[k] = max([z[k], *(z[j] for near, j in pairs if near >= _ALIKE)])
+            if any(near < 1.0 for near, _ in pairs):
+                made[k] += _CHANGED
+    first, top = int(made.argmax()), made.max() + _COMPARED
+    for rows in versions.values():
+        near, k = nearest(first, rows)
+        made[k if near >= _ALIKE else max(rows, key=z.__getitem__)] = top
+    return made
+
+
+def names_part(pool: Pool) -> bool:
+    """Whether the question names a part by its number that the pool surely has."""
+    found = None if pool.sentences is None else pool.sentences.scores.get("number")
+    return found is not None and found.max(initial=0.0) >= _SURELY_THERE
+
+
+def _of_number(pool: Pool) -> NDArray[np.bool_]:
+    """Which units are of a part that the question names by its number, first of documents that it names."""
     assert pool.sentences is not None
-    if not may_compare(pool.question):
-        return []
-    names = pool.names
-    rows, best = [names[i] for i in pool.sentences.owners.tolist()], names[pool.sentences.owners[z.argmax()]]
-    firsts = dict[tuple[str, str, str], int]()
-    for k in np.argsort(-z, kind="stable").tolist():
-        firsts.setdefault(rows[k], k)
-    others = [k for name, k in firsts.items() if compares(pool.question, name, best)]
-    return [firsts[best], *others] if 0 < len(others) <= _FEW else []
+    fit = pool.sentences.scores.get("number", np.zeros(len(pool.sentences.owners)))
+    if (scope := pool.scores.get("scope")) is not None:
+        named = np.where(scope[pool.sentences.owners] >= _NAMED, fit, 0.0)
+        fit = named if named.max(initial=0.0) > 0 else fit
+    return np.asarray((fit > 0) & (fit == fit.max(initial=0.0)))
 
 
 def _share(scores: FloatArray, best: FloatArray) -> FloatArray:

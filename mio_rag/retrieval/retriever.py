@@ -13,6 +13,7 @@ from mio_rag.context import RegexCounter, TokenCounter, by_itself, count_ahead, 
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.numbered import matches, parts_asked, without_numbers
 from mio_rag.retrieval.rerank import Reranker, make_rerankers, rescored
 from mio_rag.retrieval.settings import Mode, RetrievalSettings
 from mio_rag.retrieval.texts import units_of
@@ -28,6 +29,7 @@ FUSED_DEPTH = 50
 #: Parts of a pool of documents, as shares of its size: the best of both lists together, of each alone and of
 #: a document that the question names, and the units whose passages join them.
 _TOGETHER, _ALONE, _UNITS = 1.2, 0.6, 0.8
+_LOOKED_AT = 300  # passages that may have a number that is asked for
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> dict[int, float]:
@@ -134,7 +136,8 @@ class Retriever:
         neither retriever listed the passage), and those of re-rankers by their names. In documents also
         "scope" (0 to 1: how far the question means the passage's document) and, where it names one of them or
         compares a few, "dense_rest" and "bm25_rest" by the rest of the question; ``sentences`` then has
-        "dense" and "bm25" of each unit, and the two of the rest. "dense_bare" is the cosine with a question
+        "dense" and "bm25" of each unit, and the two of the rest; and "number" where the question names a part
+        by its number (0 to 1: how surely the unit is of it). "dense_bare" is the cosine with a question
         without names that many documents have, where it has any.
         """
         return self.retrieve_many([question])[0]
@@ -221,7 +224,7 @@ class Retriever:
         lexical = index.scores_bm25(text if words is None else words)
         if terms is None or index.identities is None:
             return _Asked(text, index.embedder.encode([text])[0], lexical)
-        scope, rest = index.identities.of(text, terms.words)
+        scope, rest = index.identities.of(without_numbers(text), terms.words)
         bare = index.identities.without_names(text, terms.words) if rest is None else None
         queries = index.embedder.encode([text, *(part for part in (rest, bare) if part is not None)])
         of_rest, of_bare = (None if part is None else queries[1] for part in (rest, bare))  # never both
@@ -251,7 +254,8 @@ class Retriever:
                 together, alone, units = (round(self.pool * share) for share in (_TOGETHER, _ALONE, _UNITS))
                 of_units = terms.owners(terms.best_units(asked.text, units)).tolist()
                 rows = [*ranking[:together], *dense[:alone], *bm25[:alone], *of_units]
-                return list(dict.fromkeys([*rows, *self._named(asked, alone)])), fused
+                rows += [*self._named(asked, alone), *self._numbered(asked, alone)]
+                return list(dict.fromkeys(rows)), fused
         return (ranking if whole else ranking[: self.pool]), fused
 
     def _named(self, asked: _Asked, k: int) -> list[int]:
@@ -273,6 +277,23 @@ class Retriever:
             best_rows = sorted(sorted(fused), key=fused.__getitem__, reverse=True)
             found += best_rows[: k if len(named) == 1 else k // 2]
         return found
+
+    def _numbered(self, asked: _Asked, k: int) -> list[int]:
+        """Passages of the parts that a question names by their numbers, as "clause 4.1"; best first."""
+        if not (parts := parts_asked(asked.text)):
+            return []
+        index, found = self.index, dict[int, float]()
+        held = np.zeros(len(index))
+        for part in parts:
+            for number in (".".join(part.numbers), part.numbers[0]):
+                held = np.maximum(held, index.scores_bm25(number))
+        held = np.where(held > 0, asked.lexical, 0.0) if held.any() else asked.lexical
+        if asked.scope is not None and index.identities is not None:
+            held = held * asked.scope[index.identities.documents]
+        for row in np.argsort(-held, kind="stable")[:_LOOKED_AT].tolist():
+            if held[row] > 0 and (fit := max(matches(index.passages[row], parts), default=0.0)):
+                found[row] = fit
+        return sorted(found, key=lambda row: -found[row])[:k]
 
     def _found(self, question: str) -> Candidates:
         """The pool before any re-ranking."""
@@ -301,6 +322,8 @@ class Retriever:
             if asked.rest is not None and asked.rest_query is not None:
                 found["dense_rest"] = (vectors @ asked.rest_query).astype(np.float64)
                 found["bm25_rest"] = terms.of_units(asked.rest, at, bare=True)
+            if parts := parts_asked(asked.text):
+                found["number"] = np.array([fit for p in passages for fit in matches(p, parts)])
             return found
 
         return held.of(

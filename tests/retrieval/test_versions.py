@@ -366,3 +366,52 @@ def test_each_version_that_is_compared_has_its_best_row_first(budget: int, tmp_p
     assert "K306 | Visit | 140.00" in found.context
     assert "K306 | Visit | 159.00" in found.context
     assert not [note for note in found.notes if note.code == "not_compared"]
+
+
+_LAW = (
+    "---\ndate: {}\n---\n# Rent law\n\n## Subletting\n\n{}\n\n## Deposit\n\n{}\n\n"
+    "## Notice\n\nNotice is {} months.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "budget", "pairs"),
+    [
+        ("How has subletting changed since 2019?", 140, ["most two", "most five", "with", "or the"]),
+        ("How has subletting changed since 2019?", 60, ["two years", "five years"]),
+        ("Difference between the 2019 and the 2024 law on the deposit?", 60, ["three rents", "two rents"]),
+        ("Has notice changed since 2019?", 50, ["2019-01-01)\nNotice", "2024-03-01)\nNotice"]),
+    ],
+)  # fmt: skip
+def test_both_sides_of_a_change_are_read(
+    question: str, budget: int, pairs: list[str], tmp_path: Path
+) -> None:
+    texts = [
+        (
+            "2019-01-01",
+            "A tenant may sublet one room with consent. A sublease lasts at most two years.",
+            "three",
+        ),
+        (
+            "2024-03-01",
+            "A tenant may sublet one room or the flat. A sublease lasts at most five years.",
+            "two",
+        ),
+    ]
+    for day, subletting, count in texts:
+        law = _LAW.format(day, subletting, f"The deposit is {count} rents.", 3)
+        (tmp_path / f"rent-law-{day[:4]}.md").write_text(law)
+    docs = Collection(tmp_path, embedder="minilm")
+    found = docs.select(question, budget=budget)
+    assert [part for part in pairs if part not in found.context] == []
+    (note,) = [note for note in docs.select(question, budget=24).notes if note.code == "not_compared"]
+    assert "raise the budget" in note
+
+
+@pytest.mark.parametrize(("time", "expected"), [("before 2018", True), ("in 2017", True), ("in 2020", False)])
+def test_a_time_before_all_versions_is_noted(time: str, expected: bool, tmp_path: Path) -> None:
+    for day in ("2019-01-01", "2024-03-01"):
+        text = _LAW.format(day, "No.", f"The deposit is {day[3]} rents.", 3)
+        (tmp_path / f"rent-law-{day[:4]}.md").write_text(text)
+    found = Collection(tmp_path, embedder="tfidf").select(f"What was the deposit {time}?", budget=200)
+    assert any(note.code == "not_in_force" for note in found.notes) is expected
