@@ -2,32 +2,27 @@
 
 The command runs in a process of its own and is killed; each time it is started again with the same
 arguments. In the end every question must be answered once, the server's bill must lie within what the
-ledger counts, and that within the total. A second run is given half of what the first spent. `python -m
-benchmarks.load URL_FILE BILL_FILE [WAIT]` is the server: it speaks OpenAI's protocol and writes what it has
-billed every half second.
+ledger counts, and that within the total. A second run is given half of what the first spent.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import random
-import re
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from benchmarks.faults import INTO, OUT, dollars
 from benchmarks.processes import resident_mb
 from benchmarks.runner import Measured, at_least, note, write_json, write_text
 from mio_rag.batch.ask import read_questions
@@ -38,11 +33,11 @@ from mio_rag.policies.setup import Setup
 from mio_rag.policy import policy_of
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.minilm import packaged_minilm
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.storage import read_json
 
 T = TypeVar("T")
-INTO, OUT = 0.15, 0.60  # dollars per million tokens
 _POLICY = f"""
 [price]
 token = 0.002
@@ -74,11 +69,12 @@ def measure(given: argparse.Namespace) -> Measured:
     _make_ready(work, given.questions)
     url, bill = work / "url", work / "bill.json"
     url.unlink(missing_ok=True)
-    server = subprocess.Popen([sys.executable, "-m", "benchmarks.load", str(url), str(bill)])
+    server = subprocess.Popen([sys.executable, "-m", "benchmarks.faults", str(url), str(bill)])
     try:
         while not url.is_file() or not bill.is_file():
             time.sleep(0.1)
-        spec = f"openai:{url.read_text(encoding='utf-8')}#scripted?timeout_seconds=1"
+        options = f"timeout_seconds=1&tokenizer={packaged_minilm()}"
+        spec = f"openai:{url.read_text(encoding='utf-8')}#scripted?{options}"
         runs["all"] = _run(work, "all", spec, bill, given.questions, 1000.0, given.kills, given.seed)
         half, kills = runs["all"]["spent"] / 2, max(1, given.kills // 3)
         runs["half"] = _run(work, "half", spec, bill, given.questions, half, kills, given.seed + 1)
@@ -150,7 +146,7 @@ def _run(
         "charged_otherwise": sum(abs(cost - e) > 1 for (cost, _), e in zip(rows, expected, strict=True)),
         "memory": _memory(seen),
         "cpu_seconds": float(np.mean([t["cpu_seconds"] for _, t in rows] or [0.0])),
-        "bill": {key: count - known["before"][key] for key, count in _billed(bill).items()},
+        "bill": {key: count - known["before"].get(key, 0) for key, count in _billed(bill).items()},
     }
     write_json(done, found)
     return found
@@ -204,7 +200,7 @@ def _billed(bill: Path) -> dict[str, int]:
 def _problems(run: Mapping[str, Any], questions: int | None) -> list[str]:
     """Return what must not be; `questions` is how many must be answered, None: what the total allows."""
     bill, counted = run["bill"], run["spent"] + run["lost"]
-    billed = (bill["prompt_tokens"] * INTO + bill["completion_tokens"] * OUT) / 1e6
+    billed = dollars(bill)
     found = []
     if billed > counted + 1e-9:
         found.append(f"the server billed ${billed:.6f}, the ledger counts ${counted:.6f}")
@@ -267,119 +263,3 @@ def _deciding(work: Path, questions: int, warm: int = 5) -> dict[str, dict[str, 
             "p95_seconds": float(np.quantile(kept, 0.95)),
         }
     return found
-
-
-# The server ------------------------------------------------------------------------------------------------
-
-_COUNTS = ("prompt_tokens", "completion_tokens", "replies", "failed", "stalled", "asked_again")
-
-
-def _tokens(text: str) -> int:
-    return len(re.findall(r"\w+|[^\w\s]", text))
-
-
-class FaultyServer(ThreadingHTTPServer):
-    """A server that fails and stalls.
-
-    fails, stalls: share of the completions that end with status 500 without being charged; and that are
-        charged, but come `stall_seconds` late.
-    billed: begin with this bill.
-    """
-
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(
-        self,
-        fails: float = 0.1,
-        stalls: float = 0.01,
-        stall_seconds: float = 3.0,
-        seed: int = 0,
-        billed: Mapping[str, int] | None = None,
-    ) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.fails, self.stalls, self.stall_seconds = fails, stalls, stall_seconds
-        self.drawn, self.lock, self.asked = random.Random(seed), threading.Lock(), set[bytes]()
-        self.bill = dict.fromkeys(_COUNTS, 0) | dict(billed or {})
-
-    @property
-    def url(self) -> str:
-        """Address up to and with ``/v1``."""
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that were killed."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: FaultyServer
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-        text = body.get("content", body.get("prompt"))
-        if text is None:
-            text = " ".join(message["content"] for message in body["messages"])
-        if self.path == "/tokenize":
-            self._send(200, {"tokens": [0] * _tokens(text)})
-        elif self.path == "/apply-template":
-            self._send(200, {"prompt": text})
-        elif self.path == "/v1/chat/completions":
-            self._complete(text)
-        else:
-            self._send(404, {"error": {"message": "not found"}})
-
-    def _complete(self, text: str) -> None:
-        server, answer = self.server, "It says so in the passages."
-        usage = {"prompt_tokens": _tokens(text), "completion_tokens": _tokens(answer)}
-        with server.lock:
-            drawn, bill = server.drawn.random(), server.bill
-            known = hashlib.sha256(text.encode()).digest()[:8]
-            failed, late = drawn < server.fails, server.fails <= drawn < server.fails + server.stalls
-            counted = (
-                {"failed": 1} if failed else {**usage, "replies": 1, "asked_again": known in server.asked}
-            )
-            for name, count in (counted | {"stalled": late}).items():
-                bill[name] += int(count)
-            if not failed:
-                server.asked.add(known)
-        if failed:
-            self._send(500, {"error": {"message": "out of order"}})
-            return
-        if late:
-            time.sleep(server.stall_seconds)
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": answer}}
-        self._send(
-            200,
-            {"id": "x", "object": "chat.completion", "created": 0, "model": "scripted", "choices": [choice],
-             "usage": usage | {"total_tokens": sum(usage.values())}},
-        )  # fmt: skip
-
-    def _send(self, status: int, data: dict[str, Any]) -> None:
-        content = json.dumps(data).encode()
-        try:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-        except OSError:
-            self.close_connection = True  # the client waits no longer
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing."""
-
-
-def serve(url_file: Path, bill_file: Path, wait: float | None = None) -> None:
-    """Serve until the process is ended, with faults, or each answer after so many seconds."""
-    faults: dict[str, Any] = {} if wait is None else {"fails": 0.0, "stalls": 1.0, "stall_seconds": wait}
-    server = FaultyServer(**faults, billed=read_json(bill_file) if bill_file.is_file() else None)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    write_text(url_file, server.url)
-    while True:
-        write_json(bill_file, server.bill)
-        time.sleep(0.5)
-
-
-if __name__ == "__main__":
-    serve(Path(sys.argv[1]), Path(sys.argv[2]), *map(float, sys.argv[3:]))

@@ -35,7 +35,7 @@ def free_port() -> int:
 def waiting_model(folder: Path) -> Iterator[str]:
     """Run a server with OpenAI's protocol that answers after a while; yield its specification."""
     url = folder / "url"
-    command = [sys.executable, "-m", "benchmarks.load", str(url), str(folder / "bill.json"), str(_WAIT)]
+    command = [sys.executable, "-m", "benchmarks.faults", str(url), str(folder / "bill.json"), str(_WAIT)]
     process = subprocess.Popen(command, cwd=_HERE)
     try:
         while not url.is_file():

@@ -313,7 +313,7 @@ def make_reader(spec: str, replies: Any) -> Generator:
     made = make_generator(spec, **options)
     if made.identity is None or isinstance(made, RememberingGenerator):
         return made
-    return RememberingGenerator(made, replies)
+    return RememberingGenerator(made, replies, paid=True)  # by this ledger, for this question or another
 
 
 def _told(found: Outcome) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError, MioRagError
+from mio_rag.generation.http import DONE
 from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt, chat_prompt, disarmed
 from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, Generator
 from mio_rag.types import Answer, GenerationError, Passage, Question, clean
@@ -233,10 +234,14 @@ def told_pieces() -> Callable[[str], None] | None:
 
 
 class Pieces:
-    """Puts a reply together from its pieces, in the form of chat completions, and reports its texts."""
+    """Puts a reply together from its pieces, in the form of chat completions, and reports its texts.
+
+    told, ended: whether a text was reported; whether a piece said that the reply is whole.
+    """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell, self.told = tell, False
+        self._tell, self.told, self.ended = tell, False, False
+        self._done = False
         self._message: dict[str, Any] = {"content": None}
         self._logprobs: list[Any] = []
         self._reason: Any = None
@@ -247,6 +252,9 @@ class Pieces:
 
         Raises `GenerationError` for a piece that reports an error, or is none.
         """
+        if self._done or chunk == DONE:
+            self._done = self.ended = True
+            return False
         try:
             if (error := chunk.get("error")) is not None:
                 told = error.get("message", error) if isinstance(error, dict) else error
@@ -261,9 +269,11 @@ class Pieces:
                     self.told = True
                     self._tell(delta["content"])
                 self._reason = choice.get("finish_reason") or self._reason
+                self.ended = self.ended or bool(self._reason)
                 self._logprobs += (choice.get("logprobs") or {}).get("content") or []
         except (AttributeError, TypeError, KeyError) as error:
-            raise GenerationError(f"a piece of the reply cannot be read: {error}", untold=True) from error
+            why = f"a piece of the reply cannot be read: {error}"
+            raise GenerationError(why, untold=True, repeat=not self.told) from error
         return False
 
     @property

@@ -14,6 +14,7 @@ from mio_rag.types import GenerationError
 
 _LOCAL_SECONDS = 600.0  # for one reply of a server in this process, or for the turn on its connection
 _LARGEST_REPLY = 64 << 20  # bytes
+DONE = "[DONE]"  # the last of the events of a reply
 
 
 class HttpFailure(GenerationError):
@@ -68,7 +69,8 @@ class JsonClient:
     ) -> Any:
         """Return the JSON of the reply.
 
-        hear: called with each piece of a reply that comes as server-sent events; None is returned then.
+        hear: called with each piece of a reply that comes as server-sent events, and `DONE`; None is returned
+            then.
 
         Raises `HttpFailure` for no connection, no whole reply in time, any status but 2xx, or a body that is
         not JSON.
@@ -102,8 +104,8 @@ class JsonClient:
                     *lines, raw = raw.split(b"\n")
                     for line in lines:
                         data = line.strip().removeprefix(b"data:").strip()
-                        if line.startswith(b"data:") and data != b"[DONE]":
-                            events(_json(data, response.status_code))
+                        if line.startswith(b"data:"):
+                            events(DONE if data == DONE.encode() else _json(data, response.status_code))
             if not response.is_success:
                 raise _refusal(response, raw)
             return None if events is not None else _json(raw, response.status_code)

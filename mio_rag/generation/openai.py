@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeGuard, TypeVar
@@ -53,7 +53,9 @@ _UNSUPPORTED = re.compile(
 )
 _MOST_CONCURRENCY, _MOST_RETRIES = 1000, 100
 _REMEMBERED = 256  # prompts whose tokens are known: those in progress
-_HIDDEN_TOKENS = 65_536  # that a server may put around a prompt, where no window is known
+_HIDDEN_TOKENS = 65_536  # that a server may put around a prompt or think, where no window is known
+_LONGEST_TOKEN = 32  # characters, on average over a text
+_THOUGHTS = ("reasoning_content", "reasoning")
 
 
 class OpenAIGenerator(BaseGenerator):
@@ -77,7 +79,7 @@ class OpenAIGenerator(BaseGenerator):
     ``openai``.
 
     Tokens are those that the server reports, where they can be true: whole, not below what the texts take by
-    our own count, and not above the limits. Otherwise our own count holds. An `Answer` also includes the
+    our own count, and not beyond the window. Otherwise our own count holds. An `Answer` also includes the
     tokens of earlier attempts that may have been charged.
     """
 
@@ -202,6 +204,8 @@ class OpenAIGenerator(BaseGenerator):
                 if pieces is None:
                     return self._client.request("POST", self._chat, request)
                 reply = self._client.request("POST", self._chat, request, pieces.hear)
+                if reply is None and not pieces.ended:
+                    raise HttpFailure("the reply ends in the middle")
                 return pieces.reply if reply is None else reply
             except HttpFailure as failure:
                 if pieces is not None and pieces.told:
@@ -266,32 +270,43 @@ class OpenAIGenerator(BaseGenerator):
         try:
             choice = reply["choices"][0]
             message = choice["message"]
-            thought = message.get("reasoning_content") or message.get("reasoning")
+            thought = next(filter(None, (message.get(name) for name in _THOUGHTS)), None)
             said = message.get("content") if thought else message["content"]
+            thoughts = [str(one["message"].get(name) or "") for one in reply["choices"] for name in _THOUGHTS]
+            others = [_joined(one["message"].get("content")) or "" for one in reply["choices"][1:]]
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise self._foreign("without choices") from error
         whole = _joined(said)
         if whole is None:
             raise self._foreign(f"with a content that is no text but a {type(said).__name__}")
         whole = whole.strip()
-        into, out = self._believed(reply.get("usage"), prompt, whole, max_tokens)
+        into, out = self._believed(reply.get("usage"), prompt, [whole, *others, *thoughts], max_tokens)
         answer = Answer(whole, into, out, seconds, self.name, _logprobs(choice))
         return spoken(answer, bool(thought) or choice.get("finish_reason") == "length")
 
-    def _believed(self, usage: Any, prompt: Prompt, text: str, max_tokens: int) -> tuple[int, int]:
-        """Tokens of prompt and reply, as the server reports them where that can be true, else our count."""
+    def _believed(self, usage: Any, prompt: Prompt, texts: Sequence[str], max_tokens: int) -> tuple[int, int]:
+        """Tokens of prompt and reply, as the server reports them where that can be true, else our count.
+
+        texts: all that it replied, thoughts included.
+        """
         told = usage if isinstance(usage, dict) else {}
         into, out = told.get("prompt_tokens"), told.get("completion_tokens")
+        written, asked = "".join(texts), sum(len(text) for text in prompt.texts)
+        window, least = self.context_window, 1 if written else 0
         with self._lock:
-            least = max(1, sum(self._counts.get(one, 0) for one in prompt.texts))
-        most = self.context_window or len("".join(prompt.texts).encode("utf-8", "replace")) + _HIDDEN_TOKENS
-        if not _is_count(into, least, most):
+            known = sum(self._counts.get(one, 0) for one in prompt.texts)  # exact
+        if isinstance(self._counter, (HuggingFaceCounter, TiktokenCounter)):
+            known, least = sum(self.count(prompt.texts)), self.count([written])[0]
+        known = max(1, known, asked // _LONGEST_TOKEN)
+        if not _is_count(into, known, window or 4 * asked + _HIDDEN_TOKENS):
             into = most_tokens(self, prompt)
-        if not _is_count(out, int(bool(text)), max_tokens):
+        # A server that ignores the limit charges for what it wrote.
+        least = max(least, len(written) // _LONGEST_TOKEN)
+        if not _is_count(out, least, window or max_tokens + _HIDDEN_TOKENS):
             try:
-                said = self.count([text])[0]
+                said = self.count([written])[0]
             except MioRagError:
-                said = min(max_tokens, len(text.encode("utf-8", "replace")))
+                said = min(max_tokens, len(written.encode("utf-8", "replace")))
             out = said if out is None else max(said, max_tokens)
         return into, out
 

@@ -1,7 +1,8 @@
 """A cache of replies on disk, so that no model is asked the same thing twice.
 
 The key is the generator's `identity`, the messages and the longest answer; decoding is greedy. A stored reply
-is charged the tokens and seconds that it took. A file that cannot be read or written causes a warning.
+is charged the tokens and seconds that it took, unless they are `paid`. A file that cannot be read or written
+causes a warning.
 
 Of an endpoint only address and model name are known: if another model is served under them, use another file.
 """
@@ -14,7 +15,7 @@ import sqlite3
 import warnings
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,12 @@ class RememberingGenerator(WrappedGenerator):
 
     generator: with an `identity`.
     path: the SQLite file.
+    paid: who asks has paid for what is stored, so that it is charged no tokens.
 
     Raises `InputError` if the generator's replies depend on more than it can name, or the path is a folder.
     """
 
-    def __init__(self, generator: Generator, path: str | Path | ReplyFile) -> None:
+    def __init__(self, generator: Generator, path: str | Path | ReplyFile, paid: bool = False) -> None:
         identity = generator.identity
         if identity is None:
             raise InputError(
@@ -93,7 +95,7 @@ class RememberingGenerator(WrappedGenerator):
                 f"replies={path} is a folder: give the path of a file, for instance replies.sqlite"
             )
         super().__init__(generator)
-        self._identity, self.file = identity, file
+        self._identity, self.file, self._paid = identity, file, paid
         if isinstance(generator, ChoiceWeigher):
             self.weigh = self._weigh
         if isinstance(generator, GrammarWriter):
@@ -119,7 +121,7 @@ class RememberingGenerator(WrappedGenerator):
         """The stored choice, or a new one, which is stored."""
         key = self._key("choose", with_choices(prompt, choices), 1)
         stored = self.file.get(key)
-        answer, index = _answer(stored.get("answer")), stored.get("index")
+        answer, index = self._answer(stored.get("answer")), stored.get("index")
         if answer is None or not isinstance(index, int) or not 0 <= index < len(choices):
             choice = self._inner.choose_scored(prompt, choices)
             self.file.put(key, asdict(choice))
@@ -147,18 +149,18 @@ class RememberingGenerator(WrappedGenerator):
         return hashlib.sha256(json.dumps(asked).encode()).digest()
 
     def _known(self, key: bytes) -> Answer | None:
-        return _answer(self.file.get(key))
+        return self._answer(self.file.get(key))
 
     def _stored(self, key: bytes, answer: Answer) -> Answer:
         self.file.put(key, asdict(answer))
         return answer
 
-
-def _answer(stored: Any) -> Answer | None:
-    """An answer as it was stored; None for anything else."""
-    try:
-        answer = _ANSWER.validate_python(stored)
-    except ValidationError:
-        return None
-    least = min(answer.prompt_tokens, answer.completion_tokens, answer.latency_seconds)
-    return answer if least >= 0 else None
+    def _answer(self, stored: Any) -> Answer | None:
+        """An answer as it was stored; None for anything else."""
+        try:
+            answer = _ANSWER.validate_python(stored)
+        except ValidationError:
+            return None
+        if min(answer.prompt_tokens, answer.completion_tokens, answer.latency_seconds) < 0:
+            return None
+        return replace(answer, prompt_tokens=0, completion_tokens=0) if self._paid else answer

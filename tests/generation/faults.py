@@ -1,10 +1,9 @@
-"""Servers for tests: one answers by a function, one fails as it should and records what it has charged."""
+"""A server for tests, which answers by a function; one that fails in every way is `benchmarks.faults`."""
 
 import json
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,35 +23,6 @@ def completion(text: Any = SAID, usage: Any = None, **choice: Any) -> dict[str, 
     message = {"role": "assistant", "content": text}
     return {"choices": [{"index": 0, "message": message, **choice}], "usage": usage}
 
-
-#: Usage that cannot be true. The reply is good.
-USAGES: dict[str, Any] = {
-    "negative": {"prompt_tokens": -5000, "completion_tokens": -1},
-    "null counts": {"prompt_tokens": None, "completion_tokens": None},
-    "none": None,
-    "zero": {"prompt_tokens": 0, "completion_tokens": 0},
-    "text": {"prompt_tokens": "9", "completion_tokens": True},
-    "fractions": {"prompt_tokens": 9.5, "completion_tokens": float("nan")},
-    "too large": {"prompt_tokens": 10**30, "completion_tokens": 10**30},
-    "no object": [1, 2],
-}
-#: What comes back once the model has worked on the prompt: body, status.
-CHARGED: dict[str, tuple[Any, int]] = {
-    "bad JSON": (b'{"choices": [{"mess', 200),
-    "deep JSON": (b"[" * 100_000, 200),
-    "504": (b"<html>Gateway Timeout</html>", 504),
-    "500": (b'{"error": {"message": "exploded"}}', 500),
-    "no choices": (b'{"choices": [], "usage": {}}', 200),
-    "empty": (b"", 200),
-    "null": (b"null", 200),
-    "204": (b"", 204),
-    "a number": (json.dumps(completion(5)).encode(), 200),
-    "reset": (None, 0),
-    "timeout": (None, 1),
-    "cut short": (None, 2),
-}
-#: What is refused before the model works: status.
-FREE = {"429": 429, "503": 503, "401": 401, "404": 404, "400": 400}
 
 #: Path, body -> status (or a way to break the connection), body, headers.
 Respond = Callable[[str, Any], tuple[int, Any, dict[str, str]]]
@@ -139,48 +109,3 @@ def serving(respond: Respond) -> Iterator[Server]:
         made.released.set()
         made.server.shutdown()
         made.server.server_close()
-
-
-class Bill:
-    """A model that charges the words of every prompt and the longest reply, also where it then fails.
-
-    fault: number of a chat request, from 0 -> name of a fault, or None for a good reply.
-    """
-
-    def __init__(self, fault: Callable[[int], str | None], retry_after: str | None = None) -> None:
-        self.charged, self.asked = [0, 0], 0
-        self.times: list[float] = []
-        self.url = ""
-        self._fault, self._lock = fault, threading.Lock()
-        self._refusal = {} if retry_after is None else {"Retry-After": retry_after}
-
-    def respond(self, path: str, body: Any) -> tuple[int, Any, dict[str, str]]:
-        """As `Respond`."""
-        if path == "/apply-template":
-            return 200, {"prompt": " ".join(m["content"] for m in body["messages"])}, {}
-        if path == "/tokenize":
-            return 200, {"tokens": tokenized(body.get("content", ""))}, {}
-        words, said = sum(len(m["content"].split()) for m in body["messages"]), len(SAID.split())
-        with self._lock:
-            name = self._fault(self.asked)
-            self.asked += 1
-            self.times.append(time.monotonic())
-            if name not in FREE:
-                self.charged[0] += words
-                self.charged[1] += body["max_tokens"] if name in CHARGED else said
-        if name in FREE:
-            return FREE[name], {"error": {"message": "refused"}}, self._refusal
-        if name in CHARGED:
-            raw, status = CHARGED[name]
-            return status, raw, {}
-        good = {"prompt_tokens": words, "completion_tokens": said}
-        return 200, completion(usage=good if name is None else USAGES[name]), {}
-
-
-@contextmanager
-def served(fault: Callable[[int], str | None], retry_after: str | None = None) -> Iterator[Bill]:
-    """A running server of such a model."""
-    bill = Bill(fault, retry_after)
-    with serving(bill.respond) as server:
-        bill.url = server.url
-        yield bill

@@ -2,26 +2,43 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("httpx2")
+pytest.importorskip("transformers")
 
+from benchmarks.faults import (
+    BEFORE,
+    DURING,
+    INTO,
+    OUT,
+    STREAMED,
+    WHOLE,
+    Fault,
+    FaultyServer,
+    dollars,
+    faulty_server,
+    refused,
+)
 from mio_rag.batch.ask import ask_many
 from mio_rag.generation import OpenAIGenerator, build_prompt, make_generator
+from mio_rag.generation.base import telling
 from mio_rag.policy import policy_of
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.retrieval.minilm import packaged_minilm
 from mio_rag.types import GenerationError, Passage, Question
-from tests.generation.faults import CHARGED, FREE, USAGES, Bill, served
 
-PROMPT = build_prompt(Question("q", "Where is the tower?"), [Passage("p", "The tower stands in Paris.")])
+PROMPT = build_prompt(
+    Question("q", "Where is the tower? (no. 5)"), [Passage("p", "The tower stands in Paris.")]
+)
 QUESTIONS = tuple(Question(f"q{k}", f"How long is the river number {k}?") for k in range(24))
-SECONDS = 0.2  # of a reply that never comes
-MODEL = {"input": 100.0, "output": 400.0}
+MODEL = {"input": 100.0, "output": 100.0 * OUT / INTO}
 POLICY = policy_of(
     {
         "limits": {"budget": 60, "max_tokens": 8},
@@ -37,114 +54,170 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mio_rag.generation.base._FIRST_SECONDS", 0.0)
 
 
-def asked(server: Bill, **more: Any) -> tuple[int, int, str]:
+@pytest.fixture(scope="module")
+def running() -> Iterator[FaultyServer]:
+    with faulty_server(share=0.0, late=1.0) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: FaultyServer) -> FaultyServer:
+    """A server that is well, and has billed nothing."""
+    running.share = 0.0
+    running.bill.clear()
+    running.planned.clear()
+    return running
+
+
+@pytest.fixture(scope="module")
+def model(running: FaultyServer) -> Iterator[OpenAIGenerator]:
+    with made(running, retries=1) as generator:
+        yield generator
+
+
+def made(server: FaultyServer, **more: Any) -> OpenAIGenerator:
+    options = {"tokenizer": str(packaged_minilm()), "timeout_seconds": 0.3} | more
+    return OpenAIGenerator(server.url, "m", **options)
+
+
+def asked(generator: OpenAIGenerator, tell: Callable[[str], object] | None = None) -> tuple[int, int, str]:
     """Tokens counted for one question, and the answer, or why there is none."""
-    with OpenAIGenerator(server.url, "m", timeout_seconds=SECONDS, **more) as generator:
-        try:
+    try:
+        with nullcontext() if tell is None else telling(tell):
             reply = generator.generate(PROMPT, max_tokens=9)
-            return reply.prompt_tokens, reply.completion_tokens, reply.text
-        except GenerationError as error:
-            spent = error.spent
-            return (0, 0, str(error)) if spent is None else (*_tokens(spent), str(error))
+        return reply.prompt_tokens, reply.completion_tokens, reply.text
+    except GenerationError as error:
+        spent = error.spent
+        return (
+            (0, 0, str(error))
+            if spent is None
+            else (spent.prompt_tokens, spent.completion_tokens, str(error))
+        )
 
 
-def _tokens(spent: Any) -> tuple[int, int]:
-    return spent.prompt_tokens, spent.completion_tokens
+def billed(server: FaultyServer) -> list[int]:
+    return [server.bill["prompt_tokens"], server.bill["completion_tokens"]]
 
 
-@pytest.mark.parametrize("fault", CHARGED)
-def test_a_reply_without_use_counts_with_the_longest_completion(fault: str) -> None:
-    with served(lambda k: fault) as server:
-        into, out, why = asked(server, retries=1)
-        assert [into, out] == server.charged
-        assert server.asked in (1, 2)
-        assert server.url in why
+@pytest.mark.parametrize("fault", [*WHOLE, *(f"stream: {name}" for name in STREAMED)])
+def test_no_reply_costs_more_than_is_counted(
+    fault: str, server: FaultyServer, model: OpenAIGenerator
+) -> None:
+    streams, name = "stream: " in fault, fault.removeprefix("stream: ")
+    table, told = STREAMED if streams else WHOLE, list[str]()
+    server.planned = [table[name]] * 50
+    into, out, said = asked(model, told.append if streams else None)
+    paid = server.bill["charged"]
+    most = max(1, paid, 2 * (table[name].status == 307 or name == "closed"))  # nobody can know
+    assert billed(server)[0] <= into <= most * 73
+    assert billed(server)[1] <= out <= max(most * 9, billed(server)[1])
+    if name in DURING or table[name].charges == "most":
+        assert [into, out] == billed(server), said  # once
+        assert said != "no. 5"
+    elif name not in BEFORE:
+        assert said == "no. 5"
+    if told:
+        assert paid == 1  # nothing is written twice
+        assert "no. 5".startswith("".join(told))
 
 
-@pytest.mark.parametrize("fault", ["504", "reset", "timeout", "cut short"])
-def test_attempts_before_the_answer_are_part_of_its_cost(fault: str) -> None:
-    with served(lambda k: fault if k < 2 else None) as server:
-        into, out, text = asked(server, retries=3)
-        assert (text, server.asked, [into, out]) == ("241 kilometres", 3, server.charged)
+@pytest.mark.parametrize("fault", ["504", "reset", "late", "cut"])
+def test_attempts_before_the_answer_are_part_of_its_cost(fault: str, server: FaultyServer) -> None:
+    server.planned = [WHOLE[fault]] * 2
+    with made(server, retries=3) as generator:
+        into, out, text = asked(generator)
+    assert (text, server.bill["asked"], [into, out]) == ("no. 5", 3, billed(server))
 
 
-@pytest.mark.parametrize("fault", FREE)
-def test_what_is_refused_costs_nothing_and_only_overload_is_repeated(fault: str) -> None:
-    with served(lambda k: fault) as server:
-        assert asked(server, retries=2)[:2] == (0, 0)
-        assert server.asked == (3 if fault in ("429", "503") else 1)
+def test_only_overload_is_asked_again(server: FaultyServer, model: OpenAIGenerator) -> None:
+    for name, times in {"429": 2, "503": 2, "409": 2, "400": 1, "404": 1}.items():
+        server.bill.clear()
+        server.planned = [WHOLE[name]] * 3
+        assert asked(model)[:2] == (0, 0)
+        assert server.bill["asked"] == times
 
 
 def test_a_server_that_is_not_there_costs_nothing() -> None:
-    with served(lambda k: None) as server:
+    with faulty_server() as server:
         pass
-    into, out, why = asked(server, retries=1)
+    with made(server, retries=1) as generator:
+        into, out, why = asked(generator)
     assert (into, out) == (0, 0)
     assert "cannot be reached" in why
 
 
-@pytest.mark.parametrize("usage", USAGES)
-def test_usage_that_cannot_be_true_is_not_believed(usage: str) -> None:
-    with served(lambda k: usage) as server:
-        into, out, text = asked(server)
-        assert text == "241 kilometres"
-        assert into == server.charged[0]
-        assert 2 <= out <= 9
+def test_retry_after_is_kept(server: FaultyServer, model: OpenAIGenerator) -> None:
+    begun = time.monotonic()
+    server.planned = [refused(**{"Retry-After": "0.4"})]
+    assert asked(model)[2] == "no. 5"
+    assert time.monotonic() - begun >= 0.4
+    server.planned = [refused(**{"Retry-After": "86400"})]
+    assert "429" in asked(model)[2]  # nobody waits a day
 
 
-def test_retry_after_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    with served(lambda k: "429" if k == 0 else None, retry_after="0.4") as server:
-        assert asked(server)[2] == "241 kilometres"
-        assert server.times[1] - server.times[0] >= 0.4
-    with served(lambda k: "429", retry_after="86400") as server:
-        assert "429" in asked(server)[2]
-        assert server.asked == 1  # nobody waits a day
+def spec(server: FaultyServer, retries: int) -> str:
+    return f"openai:{server.url}#m?timeout_seconds=5&retries={retries}&tokenizer={packaged_minilm()}"
 
 
 @pytest.fixture
-def mixed() -> Iterator[Bill]:
-    """Every fault in turn, and a good reply after each."""
-    names = [name for name in (*CHARGED, *FREE, *USAGES) if name not in ("401", "404", "400", "timeout")]
-    with served(lambda k: names[k // 2 % len(names)] if k % 2 == 0 else None) as server:
-        yield server
+def mixed(server: FaultyServer) -> FaultyServer:
+    """Every quick fault in turn, and a good reply after each."""
+    quick = [f for name, f in WHOLE.items() if f.how not in ("late", "drip") and name not in ("400", "404")]
+    server.planned = [one for fault in quick for one in (fault, Fault())] * 9
+    return server
 
 
 def test_a_batch_counts_at_least_what_it_is_billed_and_ends(
-    mixed: Bill, river_index: CorpusIndex, tmp_path: Path
+    mixed: FaultyServer, river_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    spec = f"openai:{mixed.url}#m?timeout_seconds=5"
+    reader = spec(mixed, 0)
     for _ in range(2):  # and a rerun goes on
-        done = ask_many(QUESTIONS, river_index, spec, POLICY, tmp_path, total_dollars=9.0, concurrency=4)
-    billed = (mixed.charged[0] * MODEL["input"] + mixed.charged[1] * MODEL["output"]) / 1e6
-    assert billed <= done.spent + done.lost + 1e-9
-    assert done.spent + done.lost <= 1.5 * billed  # once
+        done = ask_many(QUESTIONS, river_index, reader, POLICY, tmp_path, total_dollars=9.0, concurrency=4)
+    bill = dollars(mixed.bill) * MODEL["input"] / INTO
+    assert bill <= done.spent + done.lost + 1e-9
+    assert done.spent + done.lost <= 1.5 * bill  # once
     assert done.answered + done.failed == len(QUESTIONS)
     assert done.answered > 15
 
 
+def test_a_question_that_is_asked_again_pays_no_reply_twice(
+    server: FaultyServer, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    server.planned = [WHOLE["a number"]]  # the question fails, and its fallback brings an answer
+    for _ in range(3):
+        done = ask_many(QUESTIONS[:1], river_index, spec(server, 0), POLICY, tmp_path, total_dollars=9.0)
+    assert (done.answered, server.bill["asked"]) == (1, 2)
+    assert done.spent + done.lost == pytest.approx(dollars(server.bill) * MODEL["input"] / INTO, rel=0.01)
+
+
 @pytest.mark.parametrize("policy", [None, "total"])
 def test_a_service_counts_at_least_what_it_is_billed(
-    mixed: Bill, policy: str | None, demo_index: CorpusIndex, tmp_path: Path
+    mixed: FaultyServer, policy: str | None, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    spec = f"openai:{mixed.url}#m?timeout_seconds=5&retries=1"
-    with make_generator(spec) as generator, asking(generator, demo_index, tmp_path, policy, 10**6) as ask:
-        for k in range(16):
+    with (
+        make_generator(spec(mixed, 1)) as generator,
+        asking(generator, demo_index, tmp_path, policy, 10**6) as ask,
+    ):
+        for k in range(40):
             assert ask(k) in (200, 502)
         spent = ask.spent()
-    assert sum(mixed.charged) <= spent
-    assert spent <= 1.5 * sum(mixed.charged)
+    assert sum(billed(mixed)) <= spent
+    assert spent <= 1.5 * sum(billed(mixed))
 
 
 @pytest.mark.parametrize("policy", [None, "total"])
 def test_repetitions_never_exceed_the_total_of_a_service(
-    policy: str | None, demo_index: CorpusIndex, tmp_path: Path
+    policy: str | None, server: FaultyServer, demo_index: CorpusIndex, tmp_path: Path
 ) -> None:
-    with served(lambda k: "504") as server, make_generator(f"openai:{server.url}#m?retries=9") as generator:
-        with asking(generator, demo_index, tmp_path, policy, 700) as ask:
-            codes = [ask(0) for _ in range(8)]
-        assert codes[0] == 502
-        assert codes[-1] == 429
-        assert 0 < sum(server.charged) <= 700
+    server.planned = [WHOLE["504"]] * 99
+    with (
+        make_generator(spec(server, 9)) as generator,
+        asking(generator, demo_index, tmp_path, policy, 900) as ask,
+    ):
+        codes = [ask(0) for _ in range(8)]
+    assert codes[0] == 502
+    assert codes[-1] in (429, 200)  # spent, or nothing is worth its price any more
+    assert 0 < sum(billed(server)) <= 900
 
 
 class Asking:
