@@ -1,6 +1,7 @@
 """The command ``mio-rag``, also as ``python -m mio_rag``."""
 
 import gc
+import os
 
 from mio_rag.cli import interrupt
 
@@ -11,6 +12,8 @@ def main() -> None:
     # Loading libraries makes many objects and little garbage, and looking for it takes up to a fifth of the
     # time that they take to load.
     gc.set_threshold(50_000, 20, 20)
+    # Pydantic would read the metadata of every installed package in search of plugins.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     code: object = 1
     try:
         from mio_rag.cli.app import main as run

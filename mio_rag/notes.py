@@ -21,7 +21,6 @@ from mio_rag.retrieval.minilm import FINGERPRINT
 from mio_rag.retrieval.words import language_of, tokens_of
 from mio_rag.selection.result import Note, Selection
 from mio_rag.sentences import is_replaced_kind
-from mio_rag.stores.base import StoreIndex
 from mio_rag.types import moment
 
 ENGLISH = (
@@ -82,7 +81,7 @@ def noted(
 
 def _best_first(selection: Selection, index: CorpusIndex) -> Iterator[Lacking]:
     """Documents that a filter left out, those first that have most of the question."""
-    if not index.lacking or isinstance(index, StoreIndex):
+    if not index.lacking or index.is_store:
         yield from index.lacking
         return
     best: dict[str, float] = {}
@@ -130,7 +129,7 @@ def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
     absent, elsewhere = list[str](), list[str]()
     for name in dict.fromkeys([*named, *rare]):
         words = [one for one in tokens_of(name) if index.words(one)]
-        places = [] if isinstance(index, StoreIndex) else [index.scores_bm25(one) > 0 for one in words]
+        places = [] if index.is_store else [index.scores_bm25(one) > 0 for one in words]
         is_absent, is_often = not all(p.any() for p in places), any(p.mean() > _OFTEN for p in places)
         unsaid = name in named and bool(selection.chosen) and not is_often
         if not words or name in _ASKING or not (is_absent or unsaid):

@@ -218,7 +218,8 @@ class Policy(Settings):
                 "repeat: what a tier has compressed cannot be chosen from again: read by the program, or set "
                 'by = "never"'
             )
-        if self.order.by == "workflow":
+        changed = self.order, depth, self.repeat.by
+        if self.order.by == "workflow" and changed != (WorkflowOrder(), "price", "never"):
             problems += self._workflow_problems()
         return problems
 

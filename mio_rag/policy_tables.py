@@ -27,6 +27,8 @@ PROGRAM_FILES = ("relevance_model", "uncertainty", "passage_radii")
 
 
 def _known_strategies(value: tuple[str, ...]) -> tuple[str, ...]:
+    if value == ("raw",):
+        return value
     from mio_rag.session.search import check_strategies
 
     return check_strategies(value)

@@ -17,28 +17,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
+from mio_rag.patterns import pattern
 
-_ABBREVIATION = re.compile(
+_ABBREVIATION = pattern(
     r"\b(?:[A-ZÀ-ÖØ-Þ\u0100-\u017fΑ-ΩА-Я]|Mr|Mrs|Ms|Mme|Dr|Prof|Rev|Hon|Gov|Sen|Gen|Col|Maj|Capt|Lt|Sgt|St|Mt|Ft|Jr|Sr|Ph|Inc|Ltd|Co|Bros|"
     r"v|vs|ca|cf|approx)\.$"
 )
 #: These end no sentence where a number follows: a page, a year, a house.
-_BEFORE_NUMBER = re.compile(r"\b(?:c|ch|d|p|pp|ext|[Nn]os?|Nr|[Aa]rt|[Ff]igs?|[Ee]qs?|[Vv]ol|[Ss]ec)\.$")
+_BEFORE_NUMBER = pattern(r"\b(?:c|ch|d|p|pp|ext|[Nn]os?|Nr|[Aa]rt|[Ff]igs?|[Ee]qs?|[Vv]ol|[Ss]ec)\.$")
 #: Nor does a German ordinal: "am 6. Januar", "der 2. Weltkrieg".
-_ORDINAL = re.compile(r"\b(?:vom|zum|bis|seit|der|den|am) \d{1,2}\.$", re.IGNORECASE)
+_ORDINAL = pattern(r"\b(?:vom|zum|bis|seit|der|den|am) \d{1,2}\.$", re.IGNORECASE)
 _CLOSING, _OPENING = "\"'”’»)\\]」』）", "\"'“‘„«(\\[¿¡"
 #: A full stop, white space and what may begin a sentence; a full-width full stop; or the end of a line. All
 #: begin with one of a few characters, which is what makes it quick.
-_BREAK = re.compile(
+_BREAK = pattern(
     rf"[.!?؟۔।。！？．\n](?:(?<=[.!?؟۔।])[{_CLOSING}]*\s+(?=[{_OPENING}]?([^\W_]))"
     rf"|(?:(?<=[。！？])|(?<=．)(?!\d))\s*(?=[^\s{_CLOSING}])|(?<=\n)\s*)"
 )
 _SHORT = 40  # characters of a piece that may say nothing alone
 _LONGEST_ABBREVIATION = 10  # characters, with the one before it
 #: Also four characters of Chinese or Japanese, which put no white space between words.
-_TWO_WORDS = re.compile(r"[^\W\d_]{2,}[\W\d_].*?[^\W\d_]{2,}|[\u3040-\u30ff\u3400-\u9fff]{4}", re.DOTALL)
-_RULER = re.compile(r"[-–—=_*~:+|\s]+")
-_PRONOUN = re.compile(
+_TWO_WORDS = pattern(r"[^\W\d_]{2,}[\W\d_].*?[^\W\d_]{2,}|[\u3040-\u30ff\u3400-\u9fff]{4}", re.DOTALL)
+_RULER = pattern(r"[-–—=_*~:+|\s]+")
+_PRONOUN = pattern(
     r"[\"'“‘(\[]*(?:he|she|it|they|his|her|hers|its|their|theirs|him|them|this|these|those|such|both|"
     r"the (?:former|latter|same))\b",
     re.IGNORECASE,
@@ -218,9 +219,9 @@ def cut(texts: Sequence[str]) -> Sentences:
     return Sentences(owners, np.array([s for spans in found for s in spans], dtype=np.int64).reshape(-1, 2))
 
 
-_WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+_WORD = pattern(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _PUNCTUATION = frozenset(".,;:!?()\n\u2013\u2014")
-_QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
+_QUALIFIER = pattern(r"\s*\([^()]*\)\s*$")
 _LONGEST = 12  # words of a name
 _JOINS = frozenset(("of", "the", "de", "la", "du", "von", "van", "and", "for", "in"))
 _COMMON_WORDS = """
@@ -317,7 +318,7 @@ def leading_name(text: str, within: int = 80) -> str:
 _MONTHS = "|".join(name for k in range(1, 13) for name in (calendar.month_name[k], calendar.month_abbr[k]))
 _YEAR = r"(?:19|20)\d\d"
 #: What tells versions of a document apart in its title, its name or a heading.
-_MARK = re.compile(
+_MARK = pattern(
     rf"(?<![^\W_])(?:(?:\d{{1,2}}[-/. _]+)?(?:{_MONTHS})[-/., _]+(?:\d{{1,2}}[-/., _]+)?{_YEAR}"
     rf"|\d{{1,2}}([-/._])\d{{1,2}}\1{_YEAR}|{_YEAR}([-/._])\d{{1,2}}\2\d{{1,2}}"
     rf"|{_YEAR}(?:[-/_]\d\d)?|{_YEAR}[01]\d[0-3]\d|fy ?(?:\d\d)?\d\d"
@@ -335,7 +336,7 @@ def bare_name(text: str) -> frozenset[str]:
 
 
 #: What asks how something was before; "How do I change my order?" does not.
-_CHANGE = re.compile(
+_CHANGE = pattern(
     r"\b(?:changed|changes (?:since|between|from|over)|used to|no longer|any ?more|over (?:time|the years)"
     r"|previous(?:ly)?|former(?:ly)?|earlier (?:version|edition)|(?:the|an?) old(?:er)?|before and after"
     r"|than before|trend|evolved|evolution of|history of"
@@ -466,7 +467,7 @@ def _periods(text: str) -> frozenset[int]:
 
 
 #: Documents of which each is about its own case or period, and those that a newer one replaces.
-_SERIES = re.compile(
+_SERIES = pattern(
     r"\b(?:invoices?|bills?|receipts?|statements?|minutes|reports?|results|accounts|payslips?|pay ?slips?"
     r"|timesheets?|newsletters?|bulletins?|agendas?|transcripts?|orders?|delivery notes?|credit notes?"
     r"|logs?|diary|diaries|journals?|incidents?|post ?mortems?|meetings?|budgets?|forecasts?|surveys?"
@@ -478,7 +479,7 @@ _SERIES = re.compile(
     "|請求書|議事録|報告書?|明細|領収書|納品書|日誌"
     "|发票|發票|纪要|紀要|会议记录|會議紀錄|报告|账单|帳單|对账单"
 )
-_REPLACED = re.compile(
+_REPLACED = pattern(
     r"\b(?:polic(?:y|ies)|handbooks?|manuals?|guides?|guidelines?|(?:price|rate|fee) ?(?:list|sheet)s?|prices"
     r"|tariffs?|rates|rules?|regulations?|terms|conditions|procedures?|standards?|specifications?|specs?|plans?"
     r"|agreements?|contracts?|templates?|catalog(?:ue)?s?|faqs?|charters?|codes?|directives?|laws?|acts?|sops?"
@@ -490,7 +491,7 @@ _REPLACED = re.compile(
     "|政策|制度|条款|條款|价目表|價目表|规定|规程"
 )
 #: What stands before it says what a document is: "minutes of the policy committee", "guide for reports".
-_OF = re.compile(
+_OF = pattern(
     r" (?:of|for|on|about|to|from|der|des|die|zu|zur|zum|f\u00fcr|von|de|du|des|del|d|di|da|van|voor) "
 )
 

@@ -41,7 +41,7 @@ from mio_rag.retrieval.index import CorpusIndex, check_index, check_target, is_i
 from mio_rag.retrieval.links import entity_names
 from mio_rag.retrieval.vectors import check_vectors
 from mio_rag.storage import parse_json, read_text, sha256_of, write_atomically
-from mio_rag.stores import StoreIndex, is_store, open_store, shown_url
+from mio_rag.stores import is_store, open_store, shown_url
 from mio_rag.types import Passage
 
 Kind = Literal["index", "set", "layout", "passages", "documents", "file", "store"]
@@ -195,6 +195,8 @@ def open_source(
     if kind == "store":
         if out is not None:
             raise InputError(f"{shown_url(text)} is a store, which is searched as it is: leave out --out")
+        from mio_rag.stores.base import StoreIndex
+
         model = embedder or make_embedder((building or Building()).embedder)
         name = shown_url(text)
         return Opened(name, kind, Path(), loaded=StoreIndex.of(open_store(text), model, name))
@@ -214,8 +216,9 @@ def open_source(
     known = _record(folder)
     if out is not None and not (known and known["source"] == _named(source, kind)):
         check_target(out, overwrite)
-    with _alone(folder):
-        found = _indexed(text, kind, folder, how, refresh, progress, embedder)
+    unchanged = _unchanged(text, kind, folder, how, refresh)
+    with nullcontext() if unchanged else _alone(folder):
+        found = unchanged or _indexed(text, kind, folder, how, refresh, progress, embedder)
     if load and found.loaded is None:
         try:
             found = replace(found, loaded=CorpusIndex.load(folder, embedder, mapped=mapped))
@@ -410,6 +413,22 @@ def _alone(folder: Path) -> Iterator[None]:
             Path(f"{folder}.lock").unlink(missing_ok=True)
 
 
+def _unchanged(text: str, kind: Kind, folder: Path, how: Building, refresh: bool) -> Opened | None:
+    """The index of a source in a folder; None where there is none, or files changed."""
+    record = _record(folder)
+    if record is None or record["building"] != asdict(how) or record["splitter"] != _SPLITTER:
+        return None
+    found = Opened(text, kind, folder, record["files"], left_out=_left_out(record))
+    if not refresh:
+        return found
+    files, changes = _compared(_files(text, kind, how.follow_links), record["files"])
+    if changes:
+        return None
+    if files != record["files"]:  # only times differ
+        write_atomically(folder / _RECORD, json.dumps({**record, "files": files}))
+    return replace(found, files=files)
+
+
 def _indexed(
     text: str,
     kind: Kind,
@@ -421,19 +440,12 @@ def _indexed(
 ) -> Opened:
     """The index of a source in a folder, built where there is none or files changed."""
     start = time.perf_counter()
+    if (found := _unchanged(text, kind, folder, how, refresh)) is not None:
+        return found
     record = _record(folder)
-    if record is not None and record["building"] == asdict(how) and record["splitter"] == _SPLITTER:
-        found = Opened(text, kind, folder, record["files"], left_out=_left_out(record))
-        if not refresh:
-            return found
-        files, changes = _compared(_files(text, kind, how.follow_links), record["files"])
-        if not changes:
-            if files != record["files"]:  # only times differ
-                write_atomically(folder / _RECORD, json.dumps({**record, "files": files}))
-            return replace(found, files=files)
-    else:
-        files, changes = _compared(_files(text, kind, how.follow_links), {})
+    if record is not None and (record["building"] != asdict(how) or record["splitter"] != _SPLITTER):
         record = None
+    files, changes = _compared(_files(text, kind, how.follow_links), record["files"] if record else {})
     old = None
     if record is not None and kind == "documents":
         with suppress(IndexFormatError):

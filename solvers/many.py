@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 
 from mio_rag.errors import InputError, MioRagError
@@ -75,6 +74,8 @@ def solve_as_completed(
 def _in_threads(
     tasks: Iterator[_Task], solver: str, options: _OptionsOf, workers: int
 ) -> Iterator[tuple[int, SolveResult]]:
+    from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
     # Some BLAS libraries take a limit from the main thread only, so it is set here and not by each worker.
     with one_blas_thread(), ThreadPoolExecutor(max_workers=workers) as pool:
         running: dict[Future[SolveResult], int] = {}

@@ -219,11 +219,11 @@ class Chosen:
 
     def rate(self, reader: str) -> Rate | None:
         """What the tokens of the model that answers cost; None where no price is given."""
-        from mio_rag.allocation.money import Rate
-
         model = self.policy.models.get(READER)
         if model is None or model.input is None or model.output is None:
             return None
+        from mio_rag.allocation.money import Rate
+
         return Rate(reader, model.input, model.output, self.policy.price.worth)
 
     def cache(self) -> CacheSettings | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -174,13 +176,12 @@ class Call:
 
     def open(self, path: str | None = None, **building: Any) -> Opened:
         """Open the source, and report on stderr what was indexed, what could not be read, what changed."""
-        from mio_rag.cli.terminal import said_if_slow
         from mio_rag.formulations.numbers import plural
         from mio_rag.sources import Building, kind_of, open_source
 
         path, how = path or self.path, Building(self.embedder, **building)
         stored = kind_of(path) == "index" and how == Building()
-        with said_if_slow("loading the index and its embedder"):
+        with _reported_if_slow("loading the index and its embedder"):
             found = open_source(
                 path, None if stored else how, refresh=not self.no_refresh, mapped=self.mapped,
                 progress=progress,
@@ -291,6 +292,27 @@ def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
             raise InputError(f"{option} {text}: write NAME=VALUE")
         found[name.strip()] = value.strip()
     return found
+
+
+@contextmanager
+def _reported_if_slow(what: str) -> Iterator[None]:
+    """Print on stderr what takes longer than a second; nothing where nobody watches a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+
+    def report() -> None:
+        from mio_rag.cli.terminal import errors
+
+        errors.print(f"{what} ...")
+
+    timer = threading.Timer(1.0, report)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def progress(what: str, total: int) -> AbstractContextManager[Callable[..., None]]:

@@ -13,9 +13,10 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -33,6 +34,9 @@ from mio_rag.errors import (
     StateError,
 )
 from mio_rag.types import GenerationError
+
+if TYPE_CHECKING:
+    from mio_rag.cli.terminal import Terminal
 
 # -- streams ---------------------------------------------------------------------------------------------
 
@@ -99,11 +103,7 @@ class Output:
     """
 
     def __init__(self, as_json: bool, kept: Callable[[], str] | None = None) -> None:
-        from mio_rag.cli.terminal import Terminal
-
         self.as_json, self.kept = as_json, kept
-        self.console = Terminal(stderr=as_json)
-        self.notes = Terminal(stderr=True)
         self._stdout: int | None = None
         if as_json and sys.stdout is not None:
             sys.stdout.flush()
@@ -112,6 +112,20 @@ class Output:
                 os.dup2(2, 1)
             except OSError:  # no real descriptors (a test runner's capture)
                 self._stdout = None
+
+    @cached_property
+    def console(self) -> Terminal:
+        """Where the result goes."""
+        from mio_rag.cli.terminal import Terminal
+
+        return Terminal(stderr=self.as_json)
+
+    @cached_property
+    def notes(self) -> Terminal:
+        """Where everything else goes."""
+        from mio_rag.cli.terminal import Terminal
+
+        return Terminal(stderr=True)
 
     def close(self) -> None:
         """Give stdout back."""
@@ -123,7 +137,8 @@ class Output:
 
     def say(self, *items: Any) -> None:
         """Print lines and tables that are no part of the result on stderr."""
-        self.notes.show(*items)
+        if items:
+            self.notes.show(*items)
 
     def text(self, text: str) -> None:
         """Print a text on stdout as it is."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -207,21 +206,6 @@ def heading(label: str) -> str:
 
 
 # -- progress --------------------------------------------------------------------------------------------
-
-_MOMENT_SECONDS = 1.0  # shorter waits need no word
-
-
-@contextmanager
-def said_if_slow(what: str) -> Iterator[None]:
-    """Say on stderr what takes longer than a moment; silent where nobody watches a terminal."""
-    timer = threading.Timer(_MOMENT_SECONDS, lambda: errors.print(f"{what} ..."))
-    timer.daemon = True
-    if errors.is_terminal:
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mio_rag.corpora.dataset import Dataset, shortened
+from mio_rag.documents.blocks import MAX_WORDS
 from mio_rag.documents.files import MAX_BYTES, Read, read_folder
-from mio_rag.documents.passages import MAX_WORDS
 from mio_rag.errors import DataError
 
 

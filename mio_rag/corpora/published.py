@@ -33,8 +33,6 @@ from typing import Any, TypeVar
 from mio_rag.corpora.dataset import Dataset, shortened
 from mio_rag.corpora.folder import load_folder
 from mio_rag.documents.files import LeftOut
-from mio_rag.documents.passages import passages_of
-from mio_rag.documents.plain import read_text
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.storage import parse_json
 from mio_rag.types import Passage, Question
@@ -273,6 +271,9 @@ def read_triviaqa(path: Path, name: str) -> Found:
 
     Source: Joshi et al., ACL 2017.
     """
+    from mio_rag.documents.passages import passages_of
+    from mio_rag.documents.plain import read_text
+
     evidence = path.resolve().parent.parent / "evidence"
     titles: dict[str, str] = {}
     named: dict[str, tuple[str, ...]] = {}

@@ -13,11 +13,14 @@ from typing import Any, Literal, NamedTuple
 
 from mio_rag.documents import east_asian
 from mio_rag.documents.east_asian import count_words, narrow_digits, without_line_ends
+from mio_rag.patterns import pattern
 from mio_rag.sentences import asks_for_changes, is_series
 from mio_rag.types import check_date, clean, moment
 
 #: Levels of headings that are none by their format: bold lines, lines in title case.
 BOLD_LEVEL, COUNTED_LEVEL, CASE_LEVEL = 7, 8, 9
+#: Words of a passage, about.
+MAX_WORDS = 100
 #: Words of a title, at most.
 LONGEST_TITLE = 12
 _WIDE_TITLE = 60  # characters of one in a script without blanks
@@ -179,8 +182,8 @@ def headers_of(rows: Sequence[Sequence[str]], usual: bool | None) -> int:
     return int(names or (width > 2 if usual is None else usual))
 
 
-_YEAR = re.compile(r"(?:fy\s?)?(?:19|20)\d\d(?:[/-]\d\d)?", re.IGNORECASE)
-_ORDINAL = re.compile(r"\d{1,2}(?:st|nd|rd|th)")
+_YEAR = pattern(r"(?:fy\s?)?(?:19|20)\d\d(?:[/-]\d\d)?", re.IGNORECASE)
+_ORDINAL = pattern(r"\d{1,2}(?:st|nd|rd|th)")
 _FORMS = (
     ("date", re.compile(r"\d{1,4}([-./])\d\d?\1\d{1,4}(?:[ T]\d.*)?|\d\d?:\d\d(?::\d\d)?")),
     ("address", re.compile(r"\S+@\S+|(?:https?://|www\.)\S+|\+?[\d\s()/-]{7,}")),
@@ -196,7 +199,7 @@ def _kind(cell: str) -> str:
 
 
 #: Says nothing of what follows but how it is meant.
-_LABEL = re.compile(
+_LABEL = pattern(
     r"(?:note|notes|important|warning|caution|tip|tips|hint|example|examples|remark|info|attention|hinweis"
     r"|achtung|wichtig|beispiel|remarque|exemple|nota|ejemplo)\s*\d*[:.!]?",
     re.IGNORECASE,
@@ -212,7 +215,7 @@ _SIGNS: dict[int, str | None] = {
 }  # fmt: skip
 
 
-_ODD = re.compile(f"[{''.join(map(chr, _SIGNS))}\ud800-\udfff]")
+_ODD = pattern(f"[{''.join(map(chr, _SIGNS))}\ud800-\udfff]")
 
 
 def tidy(text: str) -> str:
@@ -233,24 +236,24 @@ def plain(text: str) -> str:
     return clean(text.translate(_SIGNS)) if _ODD.search(text) else text
 
 
-ITEM = re.compile(
+ITEM = pattern(
     r"\s*(?:[-*+\u2022\u25cf\u25aa\u25e6\u2023\u00b7\uf0b7\u2013\u2014]\s+(?=\S)|[\u2610-\u2612]\s*(?=\S)|\(?\d{1,3}[.)]\s+(?=\S)"
     r"|\d{1,2}(?:\.\d{1,2}){1,4}\.?\s+(?=\S)|\([a-zA-Z]{1,4}\)\s*(?=\S)|[a-z]\)\s+(?=\S)"
     f"|{east_asian.ITEM_MARKS})"
 )
-_NUMBER = re.compile(
+_NUMBER = pattern(
     r"[(\[<>~+\-\u2013\u2212$\u20ac\u00a3\u00a5\u25b2\u25b3\s]*\d[\d,.\s\u2019']*[)\]%x\u20ac\s]*(?:\w{1,3}\.?)?"
 )
-_STAND_IN = re.compile(r"[-\u2013\u2014*]+|\(?n/?[am]\.?\)?", re.IGNORECASE)
-_NUMBERED = re.compile(
+_STAND_IN = pattern(r"[-\u2013\u2014*]+|\(?n/?[am]\.?\)?", re.IGNORECASE)
+_NUMBERED = pattern(
     r"(?:\d{1,2}(?:\.\d{1,2})*\.?|[IVXLC]+\.|[A-Z]\.|(?:item|note|part|section|article|chapter|appendix|annex"
     r"|schedule|exhibit)\s+[\w.]+[.:]?)\s+[^\W\d_]",
     re.IGNORECASE,
 )
 #: A number that is raised, or the mark of a note.
-POWER = re.compile(r"\s*[-\u2212+]?\d")
+POWER = pattern(r"\s*[-\u2212+]?\d")
 #: Ends of what leads into a list.
-LEADS = re.compile(rf"[:\uff1a]$|\b(?:as follows|the following)[.]?$|{east_asian.LEADS}$")
+LEADS = pattern(rf"[:\uff1a]$|\b(?:as follows|the following)[.]?$|{east_asian.LEADS}$")
 
 
 @lru_cache(maxsize=20_000)
@@ -301,9 +304,9 @@ def heads(line: str) -> bool:
     return short and any(map(str.isalpha, line)) and not ITEM.match(line)
 
 
-_OPENS = re.compile(r"[:{(\[]\s*$")
-_SETS = re.compile(r"\s*(?:[\w.\[\]\"'-]+\s*[:+]?=\s*\S.*|\[[^\]]+\]|.*[;{}]|[\])}]+,?)\s*")
-_GAP = re.compile(r"\S(?: {3,}| ?\t\s*)\S")
+_OPENS = pattern(r"[:{(\[]\s*$")
+_SETS = pattern(r"\s*(?:[\w.\[\]\"'-]+\s*[:+]?=\s*\S.*|\[[^\]]+\]|.*[;{}]|[\])}]+,?)\s*")
+_GAP = pattern(r"\S(?: {3,}| ?\t\s*)\S")
 _PROSE = 8  # words of a line
 
 
@@ -411,12 +414,12 @@ def unwrapped(lines: Iterable[str], words: Collection[str] = (), cuts: Collectio
 
 
 #: Kinds of marks of items, by what they look like.
-_MARKS = re.compile(
+_MARKS = pattern(
     rf"{east_asian.MARK_KINDS}|"
     r"(?P<bullet>[^\w\s(]\s)|(?P<one>\d{1,3}[.)]\s)|(?P<two>\d+\.\d+\.?\s)|(?P<more>\d+(?:\.\d+){2,}\.?\s)"
     r"|(?P<roman>\(?[ivx]{1,5}[.)])|(?P<letter>\(?[a-z]{1,2}[.)])|(?P<capital>\(?[A-Z]{1,2}[.)])|(?P<digit>\(\d{1,3}\))"
 )
-_GENERIC = re.compile(
+_GENERIC = pattern(
     r"(?:article|section|chapter|part|item|exhibit|appendix|annex|schedule)\s+[\w.-]+[.:]?", re.IGNORECASE
 )
 
@@ -518,14 +521,14 @@ _MONTHS = {
     )
     for name in names.split()
 }
-_DAY = re.compile(
+_DAY = pattern(
     r"\b(?:(?P<y>(?:19|20)\d\d)[-/._](?P<m>\d\d?)[-/._](?P<d>\d\d?)(?!\d)|(?P<d2>\d\d?)\.\s?(?P<m2>\d\d?)\.\s?(?P<y2>(?:19|20)\d\d)"
     r"|(?P<w3>[^\W\d_]{3,9})\.?\s(?P<d3>\d\d?)(?:st|nd|rd|th)?,?\s(?P<y3>(?:19|20)\d\d)"
     r"|(?P<d4>\d\d?)(?:st|nd|rd|th|er|\.)?\s(?:de\s)?(?P<w4>[^\W\d_]{3,9})\.?,?\s(?:de\s)?(?P<y4>(?:19|20)\d\d)"
     r"|(?P<w5>[^\W\d_]{3,9})\s(?P<y5>(?:19|20)\d\d))\b"
     rf"|{east_asian.DAY}"
 )
-_STATED = re.compile(
+_STATED = pattern(
     r"(?:\b(?:last\s+)?(?:updated|modified|revised|revision|reviewed|effective|published|issued|amended)\b"
     r"|\b(?:dated|date:|version of|valid|appl(?:ies|icable)|in (?:force|effect|kraft)|inkrafttreten|stand"
     r"|fassung vom|g\u00fcltig|rev(?:ision)?\.? ?\d{1,3},|mis \u00e0 jour|en vigueur|actualizado|vigente)"
@@ -553,13 +556,13 @@ def day_in(text: str, at: int = 0, *, whole: bool = False) -> str:
 
 
 #: What before a day makes it a deadline, or the end of a range or period; what behind it does.
-_NOT_OF = re.compile(
+_NOT_OF = pattern(
     r"(?:\d\.?(?:\s*[^\W\d_]+\.?)?\s*(?:[-–—/&〜～至]|to|and|bis|und|et|au|al|a|y)|\b(?:by|until|till|to|before|after"
     r"|since|due|end(?:ed|ing)|bis(?: zum)?|vor(?: dem)?|nach|seit|fällig|avant(?: le)?|jusqu['’]au|depuis"
     r"|hasta(?: el)?|antes del?|desde(?: el)?))\s*(?:the\s+)?$",
     re.IGNORECASE,
 )
-_GOES_ON = re.compile(
+_GOES_ON = pattern(
     r"\s*(?:[-–—〜～至]\s*\d|(?:to|bis|au|al?)\s+\d|まで|以前|前|迄|から|起|之前)", re.IGNORECASE
 )
 
@@ -596,7 +599,7 @@ class Asked(NamedTuple):
     rest: str
 
 
-_AT = re.compile(
+_AT = pattern(
     r"\b(?:(?P<before>before|prior to|earlier than|vor|avant|antes)|until|till|up to|through|by|in|during|on"
     r"|at|as (?:of|at)|im|bis|zum|am|ende|anfang|mitte|während|en|au|pendant|durant|jusqu['’](?:en|au|à)"
     r"|hasta|durante)"
@@ -605,9 +608,9 @@ _AT = re.compile(
     r"|fin|d\u00e9but|de|del|el|a\u00f1o|finales)[\s-]+)*)",
     re.IGNORECASE,
 )
-_YEAR_ALONE = re.compile(r"((?:19|20)\d\d)(?![\d/]|-\d)")
-_YEAR_HAN = re.compile(r"(?<!\d)((?:19|20)\d\d)\s?年")
-_BEFORE_HAN = re.compile(r"(?:より|的|の)?(?:以前|之前|前)")
+_YEAR_ALONE = pattern(r"((?:19|20)\d\d)(?![\d/]|-\d)")
+_YEAR_HAN = pattern(r"(?<!\d)((?:19|20)\d\d)\s?年")
+_BEFORE_HAN = pattern(r"(?:より|的|の)?(?:以前|之前|前)")
 
 
 @lru_cache(maxsize=256)

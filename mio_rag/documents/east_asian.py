@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 
+from mio_rag.patterns import pattern
+
 #: Characters of scripts that put no blanks between words.
 NO_SPACES = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 PER_WORD = 1.7  # characters of them
-_ALONE = re.compile(f"[{NO_SPACES}]")
+_ALONE = pattern(f"[{NO_SPACES}]")
 #: The end of a line between characters that no blank parts; full-width signs are such characters, too.
 _WIDE = f"{NO_SPACES}\u2018-\u201d\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01-\uff65"
-_LINE_END = re.compile(rf"(?<=[{_WIDE}])[^\S\n]*\n\s*(?=[{_WIDE}\d])|(?<=\d)[^\S\n]*\n\s*(?=[{_WIDE}])")
+_LINE_END = pattern(rf"(?<=[{_WIDE}])[^\S\n]*\n\s*(?=[{_WIDE}\d])|(?<=\d)[^\S\n]*\n\s*(?=[{_WIDE}])")
 _COUNT = "\\d〇零一二三四五六七八九十百千壹貳參肆伍陸柒捌玖拾"
 #: Marks of list items; they need no blank behind them.
 ITEM_MARKS = (
@@ -34,15 +36,15 @@ MARK_KINDS = (
     r"|(?P<circle>[\u2460-\u2473\u24ea\u2776-\u277f])"
     r"|(?P<dot>[\u30fb\uff65\u2027\u25cf\u25cb\u203b])"
 )
-_SENTENCE = re.compile("[\u3002\uff0c\u3001\uff1b\uff1f\uff01;!?|]|[\uff1a:].")
-_CHAPTER = re.compile(
+_SENTENCE = pattern("[\u3002\uff0c\u3001\uff1b\uff1f\uff01;!?|]|[\uff1a:].")
+_CHAPTER = pattern(
     rf"第\s?[{_COUNT}]{{1,4}}\s?(?P<kind>[章節节款編编篇部條条回課课講讲])(?:の[{_COUNT}]{{1,2}})?(?:\s|[(\uff08]|$)"
 )
-_RANGE = re.compile(f"[(\uff08]第[{_COUNT}]+[條条].{{0,3}}第[{_COUNT}]+[條条].{{0,3}}[)\uff09]$")
+_RANGE = pattern(f"[(\uff08]第[{_COUNT}]+[條条].{{0,3}}第[{_COUNT}]+[條条].{{0,3}}[)\uff09]$")
 _LEVELS = {**dict.fromkeys("編编篇部章", 1), **dict.fromkeys("條条", 3)}  # of others 2
 _ENDS = "\u3011\u3015\uff3d\u300b\u3009"
-_BRACKETS = re.compile(f"[\u3010\u3014\uff3b\u300a\u3008]([^{_ENDS}]+)[{_ENDS}]")
-_ROUND = re.compile("[(\uff08][^()\uff08\uff09\u3001\u3002\uff1a:\\d]{2,20}[)\uff09]")
+_BRACKETS = pattern(f"[\u3010\u3014\uff3b\u300a\u3008]([^{_ENDS}]+)[{_ENDS}]")
+_ROUND = pattern("[(\uff08][^()\uff08\uff09\u3001\u3002\uff1a:\\d]{2,20}[)\uff09]")
 _HEADS = {"han": 2, "square": 3, "hanround": 3, "wide": 4}  # kinds of marks -> levels
 _LONGEST = 30  # characters of a heading, without its number
 #: Ends of what leads into a list.
@@ -68,13 +70,14 @@ STATED = (
     "(?:更新|改定|改正|改訂|修訂|修订|修正|制定|訂定|發布|发布|発行|發行|公布|公告|公開|掲載|施行|生效|作成)"
     "(?:年月)?(?:日期|日|時間|时间)?"
 )
-_HAN = re.compile("[〇零一二三四五六七八九十百]+")
-_HAN_PART = re.compile(f"(?<=第){_HAN.pattern}(?=[条條章項项号號节節款])")
-_HAN_DAY = re.compile(f"(?:元|{_HAN.pattern})年{_HAN.pattern}月(?:{_HAN.pattern}日)?")
+_NUMERALS = "[〇零一二三四五六七八九十百]+"
+_HAN = pattern(_NUMERALS)
+_HAN_PART = pattern(f"(?<=第){_NUMERALS}(?=[条條章項项号號节節款])")
+_HAN_DAY = pattern(f"(?:元|{_NUMERALS})年{_NUMERALS}月(?:{_NUMERALS}日)?")
 _DIGITS = {0xFF10 + k: str(k) for k in range(10)} | {0xFF0D: "-", 0xFF0F: "/", 0xFF0E: "."}
 
 
-_DAY_LINE = re.compile(f"[(\uff08]?{DAY}[)\uff09]?(?P<kind>[^\u3002\u3001\uff0c\u304b]{{0,16}})")
+_DAY_LINE = pattern(f"[(\uff08]?{DAY}[)\uff09]?(?P<kind>[^\u3002\u3001\uff0c\u304b]{{0,16}})")
 
 
 def is_day(line: str) -> bool:
@@ -155,7 +158,7 @@ def heading_level(line: str, after: str = "", before: str = "") -> int:
     return 0
 
 
-_KIND = re.compile(MARK_KINDS)
+_KIND = pattern(MARK_KINDS)
 
 
 def mark_kind(text: str) -> str:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import codecs
-import gc
 import io
-import multiprocessing
 import os
 import re
 import stat
-import sys
-import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.context import SpawnContext, SpawnProcess
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from mio_rag.documents.blocks import (
+    MAX_WORDS,
     Document,
     day_in_name,
     day_of_meeting,
@@ -29,29 +23,31 @@ from mio_rag.documents.blocks import (
     short_title,
     stated_date,
 )
-from mio_rag.documents.docx import read_docx
-from mio_rag.documents.html import read_html
-from mio_rag.documents.markdown import read_markdown
-from mio_rag.documents.office import read_pptx, read_xlsx
-from mio_rag.documents.passages import MAX_WORDS, passages_of
-from mio_rag.documents.pdf import read_pdf
-from mio_rag.documents.plain import CODE, read_code, read_csv, read_log, read_text
 from mio_rag.errors import DataError, InputError
 from mio_rag.types import Passage, is_text
 
 #: Largest file that is read, unless said otherwise.
 MAX_BYTES = 100_000_000
-_TEXTS: dict[str, Callable[[str], Document]] = {
-    **dict.fromkeys((".txt", ".text", ".rst"), read_text),
-    ".log": read_log,
-    **dict.fromkeys((".md", ".markdown", ".mdx"), read_markdown),
-    **dict.fromkeys((".csv", ".tsv"), read_csv),
-    **dict.fromkeys(CODE, read_code),
+#: Endings of files of code and of settings.
+_CODE = (
+    ".py", ".pyi", ".js", ".mjs", ".cjs", ".jsx", ".ts", ".tsx", ".java", ".kt", ".kts", ".scala", ".c",
+    ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".rs", ".rb", ".php", ".pl", ".r", ".jl", ".lua",
+    ".swift", ".sql", ".sh", ".bash", ".zsh", ".ps1", ".bat", ".json", ".json5", ".toml", ".yaml",
+    ".yml", ".ini", ".cfg", ".conf", ".properties", ".xml", ".css", ".scss", ".proto", ".graphql",
+    ".tf", ".gradle", ".cmake", ".vue", ".dart",
+)  # fmt: skip
+#: Ending -> module and function that reads such a file; loaded when there is one.
+_TEXTS = {
+    **dict.fromkeys((".txt", ".text", ".rst"), "plain.read_text"),
+    ".log": "plain.read_log",
+    **dict.fromkeys((".md", ".markdown", ".mdx"), "markdown.read_markdown"),
+    **dict.fromkeys((".csv", ".tsv"), "plain.read_csv"),
+    **dict.fromkeys(_CODE, "plain.read_code"),
 }
-_PACKED: dict[str, Callable[[bytes], Document]] = {
-    **dict.fromkeys((".docx", ".docm"), read_docx),
-    **dict.fromkeys((".xlsx", ".xlsm"), read_xlsx),
-    **dict.fromkeys((".pptx", ".pptm"), read_pptx),
+_PACKED = {
+    **dict.fromkeys((".docx", ".docm"), "docx.read_docx"),
+    **dict.fromkeys((".xlsx", ".xlsm"), "office.read_xlsx"),
+    **dict.fromkeys((".pptx", ".pptm"), "office.read_pptx"),
 }
 #: Endings of the files that are read.
 KINDS = (".pdf", ".html", ".htm", ".xhtml", *_PACKED, *_TEXTS)
@@ -137,9 +133,9 @@ def read_document(path: Path, max_bytes: int = MAX_BYTES) -> Document:
 
 def _document(kind: str, data: bytes, max_bytes: int) -> Document:
     if kind == ".pdf":
-        return read_pdf(data)
+        return _reader("pdf.read_pdf")(data)
     if kind in (".html", ".htm", ".xhtml"):
-        return _read_text(read_html, data, _declared(data))
+        return _read_text("html.read_html", data, _declared(data))
     if kind in _PACKED:
         if data.startswith(_OLE):
             raise DataError(
@@ -149,10 +145,16 @@ def _document(kind: str, data: bytes, max_bytes: int) -> Document:
             size = sum(member.file_size for member in archive.infolist())
         if size > max_bytes:
             raise DataError(f"unpacks to {_megabytes(size)}, more than the limit of {_megabytes(max_bytes)}")
-        return _PACKED[kind](data)
+        return _reader(_PACKED[kind])(data)
     if kind not in _TEXTS:
         raise DataError(f"{kind} files are not read" if kind else "has no ending")
     return _read_text(_TEXTS[kind], data)
+
+
+def _reader(name: str) -> Callable[..., Document]:
+    module, _, function = name.partition(".")
+    read: Callable[..., Document] = getattr(import_module(f"mio_rag.documents.{module}"), function)
+    return read
 
 
 def _megabytes(size: int) -> str:
@@ -174,7 +176,8 @@ def _title_of(name: str, printed: str) -> str:
     return title if says_more or not (said & shown or len(shown) > 1) else printed
 
 
-def _read_text(read: Callable[[str], Document], data: bytes, declared: str | None = None) -> Document:
+def _read_text(name: str, data: bytes, declared: str | None = None) -> Document:
+    read = _reader(name)
     try:
         return read(_decoded(data, declared))
     except UnicodeDecodeError as error:
@@ -250,6 +253,8 @@ def read_file(
         document = read_document(path, max_bytes)
     except DataError as error:
         return Read((), (LeftOut(name, str(error)),))
+    from mio_rag.documents.passages import passages_of
+
     passages = passages_of(document, name, max_words)
     left_out = [LeftOut(f"{name}, {part}", reason) for part, reason in document.left_out]
     if not passages and not left_out:
@@ -320,32 +325,21 @@ def _all_read(jobs: Sequence[_Job]) -> Iterator[tuple[int, Read]]:
     workers = min(
         len(jobs), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    alone = workers < 2 or multiprocessing.current_process().daemon
-    if alone or sum(sizes) < _MUCH:
+    several = workers > 1 and sum(sizes) >= _MUCH
+    if several:
+        from multiprocessing import current_process
+
+        several = not current_process().daemon
+    if not several:
         yield from ((k, _read(job)) for k, job in enumerate(jobs))
         return
-    left = sorted(range(len(jobs)), key=lambda k: -sizes[k])  # the longest first
-    while left:
-        done: list[int] = []
-        try:
-            with ProcessPoolExecutor(workers, _Context(), _settle) as pool:
-                futures: dict[Future[Read], int] = {pool.submit(_read, jobs[k]): k for k in left}
-                for future in as_completed(futures):
-                    read = future.result()
-                    done.append(futures[future])
-                    yield futures[future], read
-        except BrokenProcessPool:
-            if workers == 1:  # the first that is not done is the one that broke it
-                k = next(k for k in left if k not in done)
-                done.append(k)
-                yield k, Read((), (LeftOut(jobs[k][2], "broke its reader, which ended"),))
-            workers = 1
-        left = [k for k in left if k not in set(done)]
+    from mio_rag.documents.processes import side_by_side
 
+    def broken(job: _Job) -> Read:
+        return Read((), (LeftOut(job[2], "broke its reader, which ended"),))
 
-def _settle() -> None:
-    """Look for garbage rarely: what readers make is many small objects and hardly a cycle."""
-    gc.set_threshold(100_000, 20, 20)
+    longest_first = sorted(range(len(jobs)), key=lambda k: -sizes[k])
+    yield from side_by_side(_read, jobs, longest_first, workers, broken)
 
 
 def _size(path: Path) -> int:
@@ -353,30 +347,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-class _Process(SpawnProcess):
-    """A process that does not run the user's program once more, which may have no guard against that."""
-
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:
-        main = sys.modules["__main__"]
-        with _HIDING:
-            hidden: dict[str, Any] = {
-                name: main.__dict__.pop(name) for name in ("__spec__", "__file__") if name in main.__dict__
-            }
-            main.__dict__["__spec__"] = None
-            try:
-                return SpawnProcess._Popen(process_obj)
-            finally:
-                main.__dict__.update(hidden)
-
-
-class _Context(SpawnContext):
-    Process = _Process
-
-
-_HIDING = threading.Lock()
 
 
 class _Tree:

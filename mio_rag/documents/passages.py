@@ -7,30 +7,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from mio_rag.documents.blocks import LEADS, Block, Document, heads, is_generic, is_numbered, tidy
+from mio_rag.documents.blocks import LEADS, MAX_WORDS, Block, Document, heads, is_generic, is_numbered, tidy
 from mio_rag.documents.east_asian import NO_SPACES, PER_WORD, count_words
+from mio_rag.patterns import pattern
 from mio_rag.sentences import leans, sentence_spans
 from mio_rag.types import Line, Passage, Unit
 
-#: Words of a passage, about.
-MAX_WORDS = 100
 _SMALL = 3  # a section of less than this part of a passage may join the next
 _WHOLE_ITEM, _CODE, _LONGEST = 40, 40, 80  # words of a unit
 _SHORT_ITEM = 8  # words: one that nested ones need, whether or not it says so
 _LONGEST_HEADING = 16  # words of lines that become one
 #: Says what numbers of a table count: "(in millions, except per share data)".
-_SCALE = re.compile(
+_SCALE = pattern(
     r"[(\uff08].{4,90}[)\uff09]|.{0,40}\b(?:thousands|millions|billions)\b.{0,40}", re.IGNORECASE
 )
 _OUTER_LINES = 4  # of code around a unit
-_ALONE = re.compile(f"[{NO_SPACES}]")
-_PIECE = re.compile(f"[{NO_SPACES}]|[^\\s{NO_SPACES}]{{1,120}}")
-_BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
+_ALONE = pattern(f"[{NO_SPACES}]")
+_PIECE = pattern(f"[{NO_SPACES}]|[^\\s{NO_SPACES}]{{1,120}}")
+_BLANK_LINES = pattern(r"(?:[^\S\n]*\n)*")
 #: Signs that a line says something by itself: a number within it, a sentence, many words.
-TELLS = re.compile(
+TELLS = pattern(
     r"^\W|[^\W\d_].*\d|[.:;!?]\s|[.,;!?]$|\s(?:is|are|was|were|has|have|must|may)\s|(?:\S+\s+){8}"
 )
-_SITE = re.compile(r"\s+[-|\u2013\u2014\u00b7\u00bb]\s+|:\s+")
+_SITE = pattern(r"\s+[-|\u2013\u2014\u00b7\u00bb]\s+|:\s+")
 
 
 def same_title(heading: str, title: str) -> bool:

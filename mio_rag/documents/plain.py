@@ -27,14 +27,6 @@ from mio_rag.documents.blocks import (
 )
 from mio_rag.documents.east_asian import count_words
 
-#: Endings of files of code and of settings.
-CODE = (
-    ".py", ".pyi", ".js", ".mjs", ".cjs", ".jsx", ".ts", ".tsx", ".java", ".kt", ".kts", ".scala", ".c",
-    ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".rs", ".rb", ".php", ".pl", ".r", ".jl", ".lua",
-    ".swift", ".sql", ".sh", ".bash", ".zsh", ".ps1", ".bat", ".json", ".json5", ".toml", ".yaml",
-    ".yml", ".ini", ".cfg", ".conf", ".properties", ".xml", ".css", ".scss", ".proto", ".graphql",
-    ".tf", ".gradle", ".cmake", ".vue", ".dart",
-)  # fmt: skip
 _WIKI = re.compile(r"\s*((?:=\s?)+)\s*([^=\n]+?)\s*((?:\s?=)+)\s*")
 _UNDERLINE = re.compile(r"\s*(={3,}|-{3,}|~{3,}|\^{3,})\s*")
 _HASHES = re.compile(r"(#{1,6})\s+(\S.*?)\s*#*\s*")

@@ -6,7 +6,6 @@ import inspect
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +89,7 @@ class FunctionGenerator(BaseGenerator):
             text: Any = self._function("\n\n".join(prompt.texts), max_tokens)
             if inspect.iscoroutine(text):  # in a thread of its own: there may be a running loop here
                 import asyncio
+                from concurrent.futures import ThreadPoolExecutor
 
                 with ThreadPoolExecutor(1) as thread:
                     text = thread.submit(asyncio.run, text).result()

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy  # loads scipy.optimize where it is first used
 from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import DataError, InputError, require
@@ -214,6 +213,8 @@ def adapt(
         return value, x.T @ (1.0 / (1.0 + np.exp(-np.clip(z, -500, 500))) - y) + precision * away
 
     y = np.asarray(done, dtype=np.float64)
+    import scipy
+
     found = scipy.optimize.minimize(loss, prior, jac=True, method="BFGS", options={"gtol": 1e-6}).x
     weights = found[:-1] / scale
     intercept = float(found[-1] - weights @ center)

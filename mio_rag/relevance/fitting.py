@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import scipy  # loads scipy.special, an eighth of a second, where it is first used
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
 
 from mio_rag.errors import InputError, require
 from mio_rag.formulations.numbers import is_setting
@@ -268,6 +267,8 @@ class _Split:
         take most of the time.
         """
         require("sklearn.linear_model", "retrieval", "fitting a relevance model")  # brings a BLAS of its own
+        from threadpoolctl import threadpool_limits
+
         with threadpool_limits(1, user_api="blas"):
             return self._stage(matrix, names, strengths)
 

@@ -47,6 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
+from mio_rag.patterns import pattern
 from mio_rag.pool import Candidates
 from mio_rag.relevance.features import asked_names, asked_words, logistic, logit, spread
 from mio_rag.types import Question
@@ -61,13 +62,13 @@ SENTENCE_FEATURES = (
 _WORDS = "words"  # the name of the weights for sentences that nobody embedded
 _SURE = 1e-6  # a probability that is not told from 0
 _FURTHEST = 4.0  # spreads: what lies further apart is apart
-_WORD = re.compile(r"\w+")
-_ASKS_NUMBER = re.compile(
+_WORD = pattern(r"\w+")
+_ASKS_NUMBER = pattern(
     r"\b(?:when|how (?:many|much|long|old|far|tall|large|big|high|often)|(?:what|which|in what|in which) "
     r"(?:year|date|day|century|decade|percentage|number|age)|percent)\b",
     re.IGNORECASE,
 )
-_ASIDE = re.compile(r"\s*\([^)]*\)\s*$")  # "Mercury (planet)" is named "Mercury"
+_ASIDE = pattern(r"\s*\([^)]*\)\s*$")  # "Mercury (planet)" is named "Mercury"
 
 
 @dataclass(frozen=True)
@@ -280,13 +281,13 @@ def _either_number(word: str) -> str:
     return f"{word}(?:es|s)?" if word.endswith(("s", "x")) and word != "sales" else f"{word}s?"
 
 
-_ASKS = re.compile(
+_ASKS = pattern(
     r"\bhow (?:many|much|long|old|far|tall|large|big|high|deep|fast|heavy|often)\b|\b(?:"
     + "|".join(map(_either_number, (*_MEASURED.split(), *_MONEY.split())))
     + r")\b",
     re.IGNORECASE,
 )
-_HOLDS = re.compile(
+_HOLDS = pattern(
     rf"[$€£¥]\s*\d|\d[\d,]*\.\d|\d{{1,3}}(?:,\d{{3}})+|\d\s*%|\b\d+\s*(?:{_UNITS})\b", re.IGNORECASE
 )
 
@@ -301,8 +302,8 @@ def holds_amount(text: str) -> bool:
     return _HOLDS.search(text) is not None
 
 
-_FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?")
-_OF_A_DATE = re.compile(r"[12]?\d|3[01]|(?:19|20)\d\d")
+_FIGURE = pattern(r"\d[\d,]*(?:\.\d+)?")
+_OF_A_DATE = pattern(r"[12]?\d|3[01]|(?:19|20)\d\d")
 
 
 def figures(text: str) -> frozenset[str]:

@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from mio_rag.errors import IndexFormatError, InputError, choose, require
 from mio_rag.retrieval.cached import CachedEmbedder, Progress, Vectors, unit
 from mio_rag.retrieval.minilm import FINGERPRINT, is_minilm, load_minilm, packaged_minilm
+
+if TYPE_CHECKING:
+    import scipy
 
 _TERM = re.compile(r"\b\w\w+\b")
 
@@ -46,6 +47,8 @@ class TermWeights:
 
         A text without a known term has a row of zeros.
         """
+        import scipy
+
         columns: list[int] = []
         counts: list[int] = []
         ends = [0]
@@ -114,6 +117,8 @@ def load_sentence_model(kind: str, library: Any, model: str, hint: str = "") -> 
             f"{kind} '{model}' is not in the cache of models, and the hub cannot be reached ({lost}): "
             + (hint or "give the folder of a model, or connect to the hub")
         )
+    import logging
+
     require("transformers", "retrieval", kind).utils.logging.disable_progress_bar()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     try:

@@ -81,6 +81,7 @@ class CorpusIndex:
     allowed: NDArray[np.bool_] | None = None
     lacking: tuple[Lacking, ...] = ()
     unread: tuple[Unread, ...] = ()
+    is_store = False  # whether passages are in a store, and known by its hits alone
 
     @classmethod
     def build(

@@ -102,11 +102,11 @@ class Repetition:
         passages: those of the rows.
         """
         chosen = np.asarray(rows, dtype=np.int64)
-        groups = self.groups[chosen]
-        if np.unique(groups).size == groups.size and not any(p.date for p in passages):
+        groups = self.groups[chosen].tolist()
+        if len(set(groups)) == len(groups) and not any(p.date for p in passages):
             return None
         members: dict[int, list[int]] = {}
-        for k, group in enumerate(groups.tolist()):
+        for k, group in enumerate(groups):
             members.setdefault(group, []).append(k)
         alike = np.zeros((chosen.size, chosen.size), dtype=np.float32)
         several = [group for group in members.values() if len(group) > 1]

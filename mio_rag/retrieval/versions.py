@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from mio_rag.documents.blocks import in_force, time_asked
+from mio_rag.patterns import pattern
 from mio_rag.retrieval.words import Words
 from mio_rag.sentences import are_versions, asks_for_changes, bare_name, is_replaced_kind
 from mio_rag.types import Passage, moment
@@ -25,7 +26,7 @@ from mio_rag.types import Passage, moment
 LEAST_SHARED = 0.6
 
 #: What compares or sums; it asks for every document that nothing but its name makes a version.
-_ALL = re.compile(
+_ALL = pattern(
     r"\b(?:(?:high|low|larg|small|great|bigg|long|short|cheap|old|earli)est|(?<!at )(?:most|least)|total|sum"
     r"|overall|altogether|together|combined|each|every|all|how many|how often|average|median|maximum|minimum"
     r"|differ(?:s|ed|ences?)?|rank(?:ing)?|insgesamt|gesamt\w*|summe|alle[nmrs]?|jede[nmrs]?|wie ?viele"

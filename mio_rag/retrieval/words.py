@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError
+from mio_rag.patterns import pattern
 
 #: Frequent words of each language that say nothing by themselves, and by which it is known.
 STOP_WORDS: dict[str, frozenset[str]] = {
@@ -48,19 +49,19 @@ _MARKS = (
     "\u0900-\u0963\u0966-\u0dff\u0e01-\u0e3a\u0e40-\u0ecd\u0f18-\u0fbc\u1000-\u1049\u1050-\u109f\u1780-\u17d3"
 )
 #: A full stop or comma between digits is part of a number.
-_TOKEN = re.compile(rf"[\w{_MARKS}]+(?:(?<=\d)[.,](?=\d)[\w{_MARKS}]+)*")
-_ASCII_TOKEN = re.compile(r"[a-z0-9]+(?:(?<=\d)[.,](?=\d)[a-z0-9]+)*", re.ASCII)
-_THOUSANDS = re.compile(r",(?=\d{3}(?!\d))")
+_TOKEN = pattern(rf"[\w{_MARKS}]+(?:(?<=\d)[.,](?=\d)[\w{_MARKS}]+)*")
+_ASCII_TOKEN = pattern(r"[a-z0-9]+(?:(?<=\d)[.,](?=\d)[a-z0-9]+)*", re.ASCII)
+_THOUSANDS = pattern(r",(?=\d{3}(?!\d))")
 _UNSEEN = {ord(c): None for c in "\u00ad\u200b\u200c\u200d\u2060\ufeff\u0640"} | {ord("_"): " "}
 _HAN = "\u3005\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_RUNS = re.compile(
+_RUNS = pattern(
     rf"(?P<pairs>[{_HAN}\u3040-\u30ff\uac00-\ud7af]+)|(?P<threes>[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]+)"
     rf"|[^{_HAN}\u3040-\u30ff\uac00-\ud7af\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]+"
 )
-_ONE_HAN = re.compile(f"[{_HAN}]")
-_ACCENTS = re.compile("[\u0300-\u036f\u064b-\u065f\u0670]")
+_ONE_HAN = pattern(f"[{_HAN}]")
+_ACCENTS = pattern("[\u0300-\u036f\u064b-\u065f\u0670]")
 #: Years and quarters as companies write them: "FY2023", "FY23", "2023Q4", "Q22023".
-_FISCAL = re.compile(
+_FISCAL = pattern(
     r"(?:fy)?((?:19|20)\d\d)(q[1-4]|h[12])|fy((?:19|20)?\d\d)|((?:19|20)\d\d)fy|(q[1-4]|h[12])(?:fy)?((?:19|20)?\d\d)"
 )
 _MOST_KNOWN = 500_000  # words whose stems are remembered

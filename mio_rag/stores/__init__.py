@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from mio_rag.errors import InputError
-from mio_rag.stores.base import Store, StoreIndex
 from mio_rag.stores.rows import Fields
+
+if TYPE_CHECKING:
+    from mio_rag.stores.base import Store, StoreIndex
 
 #: Scheme of a URL -> module and class.
 SCHEMES = {
@@ -64,3 +67,9 @@ def open_store(text: str) -> Store:
 
 
 __all__ = ["Fields", "Store", "StoreIndex", "is_store", "open_store", "shown_url"]
+
+
+def __getattr__(name: str) -> Any:  # few commands open a store
+    if name not in __all__:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(importlib.import_module("mio_rag.stores.base"), name)

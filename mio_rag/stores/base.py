@@ -133,6 +133,7 @@ class _Any(Collection[str]):
 class StoreIndex(CorpusIndex):
     """A store, for whatever works with an index: a question is answered from the store's hits for it."""
 
+    is_store = True
     store: Any = None
     where: Filter = field(default_factory=Filter)
     _state: dict[str, Any] = field(default_factory=lambda: {"lock": Lock(), "rows": {}, "next": 0})
