@@ -5,7 +5,7 @@
 
 All conditions must hold. Texts match as glob patterns; a folder's name as a source stands for all below it. A
 passage without the key meets no condition on it but "!="; a note says how many documents, of those that meet
-the other conditions, are left out for that. A day, month or year as a bound is all of it: date<=2026 keeps
+the other conditions, are left out for that. A day, month or year is all of it: date<=2026 and date=2026 keep
 what is from 2026.
 """
 
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.documents.blocks import period_of
 from mio_rag.errors import InputError, choose
 from mio_rag.types import Passage, check_date, moment
 
@@ -56,6 +57,8 @@ class Condition(NamedTuple):
 
     def _same(self, found: Any, wanted: Any) -> bool:
         in_folder = self.key == "source" and isinstance(found, str) and isinstance(wanted, str)
+        if self.key == "date" and (day := _moment(wanted)):
+            return found is not None and _moment(found).startswith(day)
         return _equal(found, wanted) or (in_folder and fnmatchcase(found, f"{wanted.rstrip('/')}/*"))
 
 
@@ -217,11 +220,10 @@ def value_of(passage: Passage, key: str) -> Any:
 
 def _from_mapping(key: str, value: Any, problems: list[str]) -> list[Condition]:
     if not isinstance(value, Mapping):
-        return (
-            [Condition(key, "in", tuple(value))]
-            if isinstance(value, (list, tuple, set))
-            else [Condition(key, "=", value)]
-        )
+        several = isinstance(value, (list, tuple, set))
+        return [
+            _checked(Condition(key, "in", tuple(value)) if several else Condition(key, "=", value), problems)
+        ]
     if not value:
         problems.append(f"filter on '{key}' has no condition: give a value, or {{operator: value}}")
     found = []
@@ -248,14 +250,24 @@ def _from_text(text: str, problems: list[str]) -> list[Condition]:
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         value = value[1:-1]
     if operator == "=in=":
-        return [Condition(key, "in", tuple(part.strip() for part in value.split(",")))]
+        return [_checked(Condition(key, "in", tuple(part.strip() for part in value.split(","))), problems)]
     return [_checked(Condition(key, operator, value), problems)]
 
 
 def _checked(one: Condition, problems: list[str]) -> Condition:
-    if one.key == "date" and one.operator in ("<", "<=", ">", ">=") and not _moment(one.value):
-        problems.append(f"filter on 'date': {one.value!r} is no date: write YYYY-MM-DD")
-    return one
+    if one.key != "date" or (isinstance(one.value, str) and "*" in one.value):
+        return one
+    days = [value if _moment(value) else period_of(str(value), year=True) for value in _values(one)]
+    problems += [
+        f"filter on 'date': {value!r} is no date: write YYYY, YYYY-MM or YYYY-MM-DD"
+        for value, day in zip(_values(one), days, strict=True)
+        if not day
+    ]
+    return one._replace(value=tuple(days) if one.operator == "in" else days[0])
+
+
+def _values(one: Condition) -> Sequence[Any]:
+    return one.value if one.operator == "in" else (one.value,)
 
 
 def _equal(found: Any, wanted: Any) -> bool:

@@ -46,6 +46,10 @@ _KINDS = frozenset((
     "prerequisite", "prerequisites", "spreadsheet", "subsection", "surcharge", "threshold", "webpage",
     "worksheet",
 ))  # fmt: skip
+_BEFORE_NAMES = frozenset((
+    "Mr", "Mrs", "Ms", "Mx", "Miss", "Dr", "Prof", "Sir", "Herr", "Herrn", "Frau", "Mme", "Mlle", "Madame",
+    "Monsieur", "Se\u00f1or", "Se\u00f1ora", "Sra",
+))  # fmt: skip
 _MOST = 5  # names in a note
 _TELLING = 3  # words of a question that a text must all have, to be about it
 
@@ -137,12 +141,19 @@ def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
         if is_absent and places and _written_otherwise(name, index):
             continue
         stems = set(index.words(name))
-        if not stems <= _read(selection, index, not _A_YEAR.fullmatch(name)):
+        read = _read(selection, index, not _A_YEAR.fullmatch(name))
+        if not stems <= read and not (name in rare and all(_has_kin(one, read) for one in stems)):
             (absent if is_absent and not stems <= _titled(question, index) else elsewhere).append(name)
     among = "" if index.allowed is None else " that meets the filter"
     for who, names in ((f"No document{among}", absent), ("Nothing that was read", elsewhere)):
         if names:
             yield f"{who} has {' or '.join(repr(name) for name in names[:_MOST])}."
+
+
+def _has_kin(stem: str, words: Iterable[str]) -> bool:
+    """Whether one of some words begins as this one does, as "repayment" and "repaid"."""
+    lengths = ((one, max(4, round(0.75 * min(len(one), len(stem))))) for one in words)
+    return any(len(one) >= size and stem.startswith(one[:size]) for one, size in lengths)
 
 
 def _written_otherwise(name: str, index: CorpusIndex) -> bool:
@@ -189,6 +200,8 @@ def _names(question: str, language: str | None) -> Iterator[str]:
                 yield text
         elif told and capital:
             inside = re.search(r"[^\W_][^.?!:]*$", question[: piece.start()])
+            if text in _BEFORE_NAMES:
+                continue
             if inside or re.search(r"\w[A-Z]", text):  # any word begins a sentence with a capital
                 yield text
 

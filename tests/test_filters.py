@@ -51,6 +51,13 @@ PASSAGES = (
         ("date<=2026-03-02", "abd"),
         ("date>2026-03-02", ""),
         ("date<2026-03", "b"),
+        ("date=2026", "ad"),
+        ("date=March 2026", "ad"),
+        ("date=2025-12", "b"),
+        ({"date": 2025}, "b"),
+        ({"date": ["2025", "2026-03-01"]}, "ab"),
+        ("date=2026-03-*", "ad"),
+        ("date!=2026", "bc"),
     ],
 )
 def test_what_is_kept(where: Any, kept: str) -> None:
@@ -75,7 +82,8 @@ def test_both_filters_hold_together() -> None:
         ({"size": {"~": 3}}, "'~' is no operator"),
         ({"size": {"in": 3}}, "'in' takes a list"),
         ("tenant", "write KEY=VALUE"),
-        ({"date": {">": "soon"}}, "no date"),
+        ({"date": {">": "soon"}}, "write YYYY, YYYY-MM or YYYY-MM-DD"),
+        ("date=next week", "write YYYY, YYYY-MM or YYYY-MM-DD"),
         ({"tenant": {}}, "has no condition"),
         (5, "5 is no filter"),
         ([5], "'5' is no condition"),

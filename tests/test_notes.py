@@ -56,6 +56,9 @@ def told(chosen: Selection, code: str = "not_named") -> list[str]:
         ("What does a car from Sandvik to Bergholm cost in January 2026?", None),
         ("What does a car from Sandvik to Bergholm cost in February 2026?", "No document has 'February'."),
         ("Does the 3rd car cost 30 euros?", None),
+        ("Does Mr Myhre have the extension 4617?", None),
+        ("What does the carriage of 155 cars burn?", None),
+        ("Are the pilots repaid in July?", "No document has 'repaid'."),
         ("How Many Cars Does The Ship Called Ternen Carry Today?", None),
         ("Wie viele Autos trägt die Fähre an dem Tag?", None),
     ],
@@ -140,6 +143,10 @@ def test_languages_that_the_embedder_does_not_read_are_said(docs: Collection, tm
         (tmp_path / name).write_text(text, encoding="utf-8")
     (note,) = Collection(tmp_path, embedder="minilm").notes
     assert "several languages (English 4, German 1)" in note
+    (tmp_path / "pay.md").write_text(
+        "# Pay\n\nThe payment is due within 40 days.\n", encoding="utf-8"
+    )
+    assert not Collection(tmp_path, embedder="minilm").notes  # is read again; the languages are the same
     other = tmp_path / "other"
     other.mkdir()
     (other / "vertrag.md").write_text(f"# Vertrag\n\n{german}\n", encoding="utf-8")

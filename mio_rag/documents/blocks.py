@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from mio_rag.documents import east_asian
 from mio_rag.documents.east_asian import count_words, narrow_digits, without_line_ends
 from mio_rag.patterns import pattern
-from mio_rag.sentences import asks_for_changes, is_series
+from mio_rag.sentences import asks_for_changes, is_replaced_kind, is_series
 from mio_rag.types import check_date, clean, moment
 
 #: Levels of headings that are none by their format: bold lines, lines in title case.
@@ -567,24 +567,56 @@ _GOES_ON = pattern(
 )
 
 
-def day_of_meeting(text: str, name: str) -> str:
-    """The one day that the title of minutes, a letter, a report states as theirs; blank if none.
+_PERIOD = pattern(
+    r"(?<![\d.,])(?:(?P<y1>Y)[-._]?(?P<m1>0[1-9]|1[0-2])(?!\w|[-._]\d)"
+    r"|(?P<m2>0[1-9]|1[0-2])[-._/](?P<y2>Y)(?!\d)|(?P<y5>Y)[-_ /]*q(?P<q5>[1-4])(?!\w)"
+    r"|(?<![^\W_])(?:[qt](?P<q3>[1-4])|(?P<q4>[1-4])(?:\W|st|nd|rd|th|er?)*(?:quart\w+|trimestre))"
+    r"[-_ /]*(?:fy)?(?P<y3>Y)|(?<![^\W_])fy[-_ ]?(?P<f6>(?:20)?\d\d)(?!\d))".replace("Y", r"(?:19|20)\d\d"),
+    re.IGNORECASE,
+)
+_YEAR_AT_END = pattern(r"(?:^|(?<=[\s(-]))(?P<y1>(?:19|20)\d\d)(?=\W*$)|^(?P<y2>(?:19|20)\d\d)(?=\W)")
+
+
+def period_of(text: str, *, year: bool = False) -> str:
+    """The one day, else month, quarter (by its last month) or business year that a name states as its own.
+
+    year: also the one year at its beginning or end. Blank for none, several, a deadline, a bound or a range.
+    """
+    text = narrow_digits(text)
+    days = [(found, day_in(found[0])) for found in _DAY.finditer(text)]
+    found = [one for one in days if len(one[1]) == len("2025-09-23")] or [one for one in days if one[1]]
+    if not found:
+        one_year = year and len(re.findall(r"(?<!\d)(?:19|20)\d\d(?!\d)", text)) == 1
+        for one in [*_PERIOD.finditer(text)] or [*_YEAR_AT_END.finditer(text)] * one_year:
+            parts = {name[0]: value for name, value in one.groupdict().items() if value}
+            month = int(parts.get("m", 0)) or 3 * int(parts.get("q", 0))
+            named = parts.get("y") or f"20{parts['f'][-2:]}"
+            if not month or named[2:] != f"{month - 1:02}":  # 2010-11 may be two years
+                found.append((one, f"{named}-{month:02}" if month else named))
+    if len({day for _, day in found}) != 1:
+        return ""
+    (one, day), *_ = found
+    return "" if _NOT_OF.search(text[: one.start()]) or _GOES_ON.match(text[one.end() :]) else day
+
+
+def day_of_title(title: str, name: str) -> str:
+    """When minutes, a letter, a report were made, by their title; blank for others, and where it is unsaid.
 
     name: of the file, which may say what the document is.
     """
-    text = narrow_digits(text)
-    days = [found for found in _DAY.finditer(text) if len(day_in(found[0])) == len("2025-09-23")]
-    if len(days) != 1 or not is_series(text, name):
-        return ""
-    before, behind = text[: days[0].start()], text[days[0].end() :]
-    return "" if _NOT_OF.search(before) or _GOES_ON.match(behind) else day_in(days[0][0])
+    return period_of(title, year=True) if is_series(title, name) else ""
 
 
 def day_in_name(name: str) -> str:
-    """The day or month that the name of a file names, without its ending; blank if none."""
-    day = day_in(re.sub(r"[_ ]", "-", name), whole=True)
+    """When a document was made, by the name of its file, without its ending; blank where it is unsaid.
+
+    A year alone counts where the name says that documents of its kind come out again and again.
+    """
     found = re.search(r"(?<!\d)((?:19|20)\d\d)(\d\d)(\d\d)(?!\d)", name)
-    return day or (day_in("-".join(found.groups())) if found else "")
+    spaced, dashed = re.sub(r"[-_]", " ", name), re.sub(r"[_ ]", "-", name)
+    year = is_series("", name) or is_replaced_kind("", name)
+    days = [day_in("-".join(found.groups())) if found else "", day_in(dashed, whole=True)]
+    return next(filter(None, (*days, period_of(dashed), period_of(spaced, year=year))), "")
 
 
 class Asked(NamedTuple):

@@ -18,7 +18,7 @@ from mio_rag.documents.blocks import (
     MAX_WORDS,
     Document,
     day_in_name,
-    day_of_meeting,
+    day_of_title,
     heads,
     short_title,
     stated_date,
@@ -126,8 +126,8 @@ def read_document(path: Path, max_bytes: int = MAX_BYTES) -> Document:
     if not document.title:
         document.title = _title_of(path.stem, document.printed)
     titles = [document.title, *(block.text for block in document.blocks[:1] if heads(block.text))]
-    days = (stated_date(document.blocks), *(day_of_meeting(title, path.stem) for title in titles))
-    document.date = document.date or next(filter(None, (*days, day_in_name(path.stem))), "")
+    days = [*(day_of_title(title, path.stem) for title in titles), day_in_name(path.stem)]
+    document.date = document.date or stated_date(document.blocks) or max(days, key=len)
     return document
 
 

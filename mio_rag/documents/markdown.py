@@ -7,7 +7,16 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any
 
-from mio_rag.documents.blocks import BOLD_LEVEL, LONGEST_TITLE, Document, day_in, plain, short_title, tidy
+from mio_rag.documents.blocks import (
+    BOLD_LEVEL,
+    LONGEST_TITLE,
+    Document,
+    day_in,
+    period_of,
+    plain,
+    short_title,
+    tidy,
+)
 from mio_rag.documents.east_asian import ITEM_MARKS, count_words
 from mio_rag.documents.html import add_html
 from mio_rag.documents.plain import add_lines
@@ -54,7 +63,9 @@ def read_markdown(text: str) -> Document:
             document.metadata = settings
             document.title = short_title(str(settings.get("title", "")))
             given = {name.lower(): str(value) for name, value in settings.items()}
-            document.date = next(filter(None, (day_in(given.get(name, "")) for name in _DATES)), "")
+            named = [given[name] for name in _DATES if name in given]
+            days = (day_in(one) or period_of(one, year=True) for one in named)
+            document.date = next(filter(None, days), "")
     if "[" * 300 in text:  # the library takes minutes over it
         add_lines(document, plain(text))
         return document

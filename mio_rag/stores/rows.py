@@ -165,6 +165,8 @@ def values_of(condition: Condition) -> list[Any] | None:
             return None
         if isinstance(value, str) and any(mark in value for mark in "*?["):
             return None
+        if condition.key == "date" and len(str(value)) < len("2026-05-01"):
+            return None
         found.append(str(value))
         try:
             number = float(value)

@@ -320,7 +320,7 @@ def test_what_files_say_of_themselves_can_be_filtered_by(tmp_path: Path) -> None
         ("a", "Minutes: reply by 1 May 2025", ""),
         ("a", "Bericht bis zum 1. Mai 2025", ""),
         ("a", "議事録 2025年9月23日まで", ""),
-        ("a", "Minutes, September 2025", ""),
+        ("a", "Minutes, September 2025", "2025-09"),
         ("a", "How to reach the fair, 23 September 2025", ""),
         ("a", "Minutes", ""),
     ],
