@@ -143,9 +143,7 @@ def test_languages_that_the_embedder_does_not_read_are_said(docs: Collection, tm
         (tmp_path / name).write_text(text, encoding="utf-8")
     (note,) = Collection(tmp_path, embedder="minilm").notes
     assert "several languages (English 4, German 1)" in note
-    (tmp_path / "pay.md").write_text(
-        "# Pay\n\nThe payment is due within 40 days.\n", encoding="utf-8"
-    )
+    (tmp_path / "pay.md").write_text("# Pay\n\nThe payment is due within 40 days.\n", encoding="utf-8")
     assert not Collection(tmp_path, embedder="minilm").notes  # is read again; the languages are the same
     other = tmp_path / "other"
     other.mkdir()
