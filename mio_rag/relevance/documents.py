@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
+from mio_rag.patterns import pattern
 from mio_rag.pool import Pool
 from mio_rag.relevance.features import logistic
 from mio_rag.sentences import bare_name, compares, may_compare
@@ -65,7 +66,7 @@ _NAMED = 0.999  # scope from which a document is the one that the question names
 #: Fingerprints of embedders that read English only: their cosines say nothing of questions in other scripts.
 _ENGLISH = ("sentence-transformers:72362722b466552f",)  # minilm
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
+_WORD = pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
 _LETTER = re.compile(r"[^\W\d_]")
 
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mio_rag.documents.east_asian import plain_numbers
+from mio_rag.patterns import pattern
 from mio_rag.retrieval.texts import units_of
 from mio_rag.types import Passage
 
@@ -37,20 +38,20 @@ _NUMBER = rf"{_BASE}(?:\s?\((?:\d{{1,3}}|[a-z]{{1,4}})\))*"
 _HAN = (
     r"第\s?(?P<{0}>\d{{1,3}}\s?[条條章項项号號节節款](?:の\d{{1,2}})?(?:\s?第\s?\d{{1,3}}\s?[項项号號款])*)"
 )
-_ASKED = re.compile(rf"(?i:(?<![^\W_])(?:{_KINDS})\.?)\s{{0,2}}(?P<number>{_NUMBER})|{_HAN.format('han')}")
-_DOTTED = re.compile(  # a number alone, unless a name stands before it
+_ASKED = pattern(rf"(?i:(?<![^\W_])(?:{_KINDS})\.?)\s{{0,2}}(?P<number>{_NUMBER})|{_HAN.format('han')}")
+_DOTTED = pattern(  # a number alone, unless a name stands before it
     r"(?:^|\b(?:in|under|of|by|see|does|do|per|is|and|nach|laut|gem\u00e4\u00df|unter|aus|selon|dans|seg\u00fan|en)\s)"
     r"(?P<number>\d{1,2}(?:\.\d{1,2}){1,3})(?![\w%]|[.,]\d|\s?[%€$]|\s(?:per|million|billion|Mio))",
     re.IGNORECASE,
 )
-_WITHIN = re.compile(r"\s*(?:of|in|from|der|des|von|de|del|du)\s*(?:the\s+)?", re.IGNORECASE)
-_DEEPER = re.compile(r"[\s,]{0,2}")
-_FURTHER = re.compile(
+_WITHIN = pattern(r"\s*(?:of|in|from|der|des|von|de|del|du)\s*(?:the\s+)?", re.IGNORECASE)
+_DEEPER = pattern(r"[\s,]{0,2}")
+_FURTHER = pattern(
     r"[\s,]*(?i:nr|no|lit|buchstabe|(?P<sentence>satz))\.?\s?(?P<deeper>\d{1,3}|[a-z])(?!\w)"
     rf"|\s*(?:,|and|or|und|oder|et|ou|y|e|&)\s*(?P<other>{_NUMBER})"
 )
 #: What stands at the head of a part.
-_LABEL = re.compile(
+_LABEL = pattern(
     rf"[^\w§(第]{{0,4}}(?:(?i:(?:{_KINDS})\.?)\s{{0,2}}(?P<named>{_NUMBER})|{_HAN.format('han')}"
     rf"|(?P<plain>{_NUMBER})(?=(?P<end>\s?[.):|]|\s|$))|\((?P<item>\d{{1,3}}|[a-z]{{1,4}})\)|(?P<letter>[a-z])\))"
 )
