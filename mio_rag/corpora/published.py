@@ -460,7 +460,7 @@ def read_rag_mini(path: Path, name: str) -> Found:
     Source: huggingface.co/rag-datasets.
     """
     parts: dict[str, list[Mapping[str, Any]]] = {"passage": [], "question": []}
-    for file in sorted(path.rglob("*")):
+    for file in sorted(filter(Path.is_file, path.rglob("*"))):  # passages.parquet is a folder of parts
         rows = list(_rows_of(file))
         for part, found in parts.items():
             if rows and part in rows[0]:

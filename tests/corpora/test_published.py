@@ -222,8 +222,8 @@ def test_rag_mini_is_read_from_tables(tmp_path: Path) -> None:
     assert [p.id for p in found.passages] == ["7", "9"]
     assert found.questions == (Question("0", "Which?", ("Po",), ("7",)),)
     table = pyarrow.table({"passage": ["a"], "id": [1]})
-    (tmp_path / "parts").mkdir()
-    pyarrow.parquet.write_table(table, tmp_path / "parts" / "passages.parquet")
+    (tmp_path / "parts" / "passages.parquet").mkdir(parents=True)  # as they are published
+    pyarrow.parquet.write_table(table, tmp_path / "parts" / "passages.parquet" / "part.0.parquet")
     (tmp_path / "parts" / "test.jsonl").write_text('{"question": "W?", "answer": "a", "id": 3}')
     other = load_published(f"rag-mini-wikipedia:{tmp_path / 'parts'}")
     assert (other.passages, other.questions[0].answers) == ((Passage("1", "a"),), ("a",))
