@@ -366,6 +366,7 @@ def _frontier(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
     """Two or three measures (z), a line over the budgets of each contender."""
     names = [given[axis] for axis in "xyz" if given.get(axis)]
     labels = []
+    axes.set_prop_cycle(color=[f"C{k}" for k in range(10)] + ["#444444", "#c49c94", "#17408b", "#b5651d"])
     for label in dict.fromkeys(label for label, _ in run.keys(given["rows"])):
         points = [[run.mean(key, name) for name in names] for key in run.keys([label])]
         known = [[one["mean"] for one in point if one] for point in points if all(point)]
@@ -378,9 +379,10 @@ def _frontier(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
             labels.append(((known[-1][0], known[-1][1]), label))
     for axis, name in zip("xyz", names, strict=False):
         getattr(axes, f"set_{axis}label")(look(name)[0])
-    axes.legend(fontsize=7)
     if len(names) == 2:
         label_points(axes, labels)
+    else:
+        axes.legend(fontsize=7)
 
 
 def _ends(found: Sequence[Mapping[str, Any] | None]) -> list[list[float]]:

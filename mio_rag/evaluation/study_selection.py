@@ -40,11 +40,14 @@ def _pareto_table(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
 
 @figure("pareto")
 def _pareto_figure(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
-    """The same points in space; full ones are on the frontier."""
-    for number, ((label, budget), means, best) in enumerate(_points(run, given), start=1):
-        shown = axes.scatter(*[[one] for one in means], facecolors=None if best else "none", edgecolors="C0")
-        axes.text(*means, f" {number}", fontsize=7)
-        shown.set_label(f"{number} {label}, {budget}")
+    """The same points in space; those on the frontier are full, and have names."""
+    points = _points(run, given)
+    rest = [means for _, means, best in points if not best]
+    if rest:
+        axes.scatter(*zip(*rest, strict=True), facecolors="none", edgecolors="#999999", label="other systems")
+    for number, ((label, budget), means, _) in enumerate((one for one in points if one[2]), start=1):
+        axes.scatter(*[[one] for one in means], color="C0", label=f"{number} {label}, {budget}")
+        axes.text(*means, f" {number}", fontsize=8)
     for axis in "xyz":
         getattr(axes, f"set_{axis}label")(look(given[axis])[0], fontsize=8)
-    axes.legend(fontsize=5, loc="center left", bbox_to_anchor=(1.1, 0.5), handlelength=0)
+    axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1.1, 0.5), handlelength=0)
