@@ -55,22 +55,23 @@ def _worth(run: StudyRun, label: str, price: float) -> dict[str, float]:
 
 @table("worth")
 def _worth_table(run: StudyRun, given: Given) -> list[Column]:
-    """Worth of each contender and the paired difference, over all questions and over the last quarter."""
-    base = _worth(run, given["rival"], given["price"])
-    columns: dict[str, list[str]] = {
-        name: [] for name in ("system", "worth", f"against {given['rival']}", "of the last quarter")
-    }
-    for label in _labels(run):
-        own = _worth(run, label, given["price"])
-        both = [i for i in own if i in base]
-        late = both[-max(1, len(both) // 4) :]
-        cells = [label, _form(mean_interval(list(own.values()), run.seed), 4)]
-        for ids in (both, late):
-            change = mean_interval([own[i] - base[i] for i in ids], run.seed)
-            cells.append("" if label == given["rival"] else _form(change, 4, "+"))
-        for column, cell in zip(columns.values(), cells, strict=True):
-            column.append(cell)
-    return list(columns.items())
+    """Worth of each contender; differences from a rival, also of the last quarter, and from the baseline."""
+    labels, rival, first = _labels(run), given["rival"], run.study.reference
+    each = {label: _worth(run, label, given["price"]) for label in labels}
+
+    def less(label: str, other: str, late: bool = False) -> str:
+        both = [i for i in each[label] if i in each[other]]
+        kept = both[-max(1, len(both) // 4) :] if late else both
+        change = mean_interval([each[label][i] - each[other][i] for i in kept], run.seed)
+        return "" if label == other else _form(change, 4, "+")
+
+    return [
+        ("system", labels),
+        ("worth", [_form(mean_interval(list(each[label].values()), run.seed), 4) for label in labels]),
+        (f"against {rival}", [less(label, rival) for label in labels]),
+        ("of the last quarter", [less(label, rival, late=True) for label in labels]),
+        *([(f"against {first}", [less(label, first) for label in labels])] if first != rival else []),
+    ]
 
 
 @figure("worth_lost")
