@@ -83,7 +83,6 @@ def number(name: str, value: Any, problems: list[str]) -> float:
 
 def numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str]) -> FloatArray:
     """`value` as a read-only finite float array of `shape`; zeros, and the problem noted, where it is not."""
-    array = np.zeros(shape)
     try:
         # A read-only array that owns its data cannot change: no copy is needed.
         settled = type(value) is np.ndarray and value.dtype == np.float64 and not value.flags.writeable
@@ -94,21 +93,22 @@ def numeric(name: str, value: Any, shape: tuple[int, ...], problems: list[str]) 
         given = given.astype(np.float64, copy=False)
     except (TypeError, ValueError, OverflowError):
         problems.append(f"{name} is not an array of numbers: expected shape {shape}")
-    else:
-        if given.size == 0 and math.prod(shape) == 0:
-            given = given.reshape(shape)
-        if given.shape != shape:
-            problems.append(f"{name} has shape {given.shape}, expected {shape}")
-        elif not np.isfinite(given).all():
-            where = tuple(int(k) for k in np.argwhere(~np.isfinite(given))[0])
-            problems.append(f"{name}{list(where)} is {given[where]}: every entry must be finite")
-        elif given.size and max(float(given.max()), -float(given.min())) > LARGEST_NUMBER:
-            where = tuple(int(k) for k in np.argwhere(np.abs(given) > LARGEST_NUMBER)[0])
-            problems.append(
-                f"{name}{list(where)} is {given[where]:g}: at most {LARGEST_NUMBER:g} in size is possible; "
-                "divide all of them by one number"
-            )
+        given = np.zeros(shape)
+    if given.size == 0 and math.prod(shape) == 0:
+        given = given.reshape(shape)
+    if given.shape != shape:
+        problems.append(f"{name} has shape {given.shape}, expected {shape}")
+        given = np.zeros(shape)
+    elif given.size and not max(float(given.max()), -float(given.min())) <= LARGEST_NUMBER:  # or NaN
+        infinite = ~np.isfinite(given)
+        where = tuple(map(int, np.argwhere(infinite if infinite.any() else abs(given) > LARGEST_NUMBER)[0]))
+        wrong = f"{name}{list(where)} is {given[where]:g}"
+        if infinite.any():
+            problems.append(f"{wrong}: every entry must be finite")
         else:
-            array = given
-    array.flags.writeable = False
-    return array
+            problems.append(
+                f"{wrong}: at most {LARGEST_NUMBER:g} in size is possible; divide all of them by one number"
+            )
+        given = np.zeros(shape)
+    given.flags.writeable = False
+    return given

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial, wraps
+from functools import cached_property, lru_cache, partial, wraps
 from typing import Any, TypeVar
 
 import numpy as np
@@ -157,7 +157,7 @@ class Segments:
     @cached_property
     def alone(self) -> FloatArray:
         """Cost of all segments of each item, shape (n,)."""
-        return np.asarray(self.needs @ self.costs)
+        return np.asarray(self.needs.astype(np.float64) @ self.costs)
 
     def overlap(self, weights: FloatArray) -> FloatArray:
         """Sum of the weights of the segments that both of two items need, shape (n, n); zero diagonal."""
@@ -210,7 +210,7 @@ def _needs(given: Any, m: int, problems: list[str]) -> BoolArray:
     matrix = np.zeros((0, m), dtype=bool)
     if isinstance(given, np.ndarray) and given.dtype == np.bool_:
         if given.ndim == 2 and given.shape[1] == m:
-            matrix = given.copy()
+            matrix = given.copy() if given.flags.writeable or not given.flags.owndata else given
         else:
             problems.append(f"needs has shape {given.shape}, expected (items, {m}): one column per segment")
     elif not _is_list(given):
@@ -465,8 +465,18 @@ class SelectionProgram:
         return cls.from_dict(parse_json(text, "the program"))
 
 
+@lru_cache(maxsize=64)
+def no_pairs(n: int) -> FloatArray:
+    """Return the zero matrix of n items, the same for all programs; read-only."""
+    matrix = np.zeros((n, n))
+    matrix.flags.writeable = False
+    return matrix
+
+
 def _pairs(given: Any, n: int, problems: list[str]) -> FloatArray:
     """`pairwise`, exactly symmetric; problems noted."""
+    if given is no_pairs(n):
+        return no_pairs(n)
     before = len(problems)
     matrix = numeric("pairwise", given, (n, n), problems)
     if len(problems) > before or not matrix.any():

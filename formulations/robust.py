@@ -50,7 +50,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import LARGEST_SETTING, is_setting
-from mio_rag.formulations.program import LinearConstraint, Segments, SelectionProgram
+from mio_rag.formulations.program import LinearConstraint, Segments, SelectionProgram, no_pairs
 from mio_rag.formulations.uncertainty import UncertaintySet
 
 FloatArray = NDArray[np.float64]
@@ -94,7 +94,7 @@ def nominal_program(
     n = value.size
     if value.shape != cost.shape or value.ndim != 1:
         raise InputError(f"relevance has shape {value.shape} and costs {cost.shape}, expected (n,) for both")
-    pairwise = np.zeros((n, n))
+    pairwise = no_pairs(n)
     if redundancy_weight > 0:
         if similarity is None:
             raise InputError(

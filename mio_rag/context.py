@@ -291,12 +291,12 @@ def documents(candidates: Candidates) -> NDArray[np.int64]:
     return known
 
 
-def number_documents(candidates: Candidates, number: NDArray[np.int64]) -> None:
-    """Set what `documents` returns, for texts that are parts of numbered ones; any numbers >= 0."""
-    first, place = np.unique(number, return_index=True)[1], np.empty(int(number.max()) + 1, dtype=np.int64)
-    place[number[np.sort(first)]] = np.arange(first.size)
-    known = candidates.__dict__[_NUMBERS] = place[number]
+def number_documents(candidates: Candidates, names: Iterable[Any]) -> None:
+    """Set what `documents` returns, for texts that are known to agree; None names one by itself."""
+    place: dict[Any, int] = {}
+    known = np.array([-1 if name is None else place.setdefault(name, len(place)) for name in names])
     known.flags.writeable = False
+    candidates.__dict__[_NUMBERS] = known
 
 
 def _numbers(candidates: Candidates) -> NDArray[np.int64]:

@@ -133,12 +133,12 @@ def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
     absent, elsewhere = list[str](), list[str]()
     for name in dict.fromkeys([*named, *rare]):
         words = [one for one in tokens_of(name) if index.words(one)]
-        places = [] if index.is_store else [index.scores_bm25(one) > 0 for one in words]
-        is_absent, is_often = not all(p.any() for p in places), any(p.mean() > _OFTEN for p in places)
+        shares = [] if index.is_store else list(map(index.share_with, words))
+        is_absent, is_often = not all(shares), any(share > _OFTEN for share in shares)
         unsaid = name in named and bool(selection.chosen) and not is_often
         if not words or name in _ASKING or not (is_absent or unsaid):
             continue
-        if is_absent and places and _written_otherwise(name, index):
+        if is_absent and shares and _written_otherwise(name, index):
             continue
         stems = set(index.words(name))
         read = _read(selection, index, not _A_YEAR.fullmatch(name))

@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations.program import Segments, SelectionProgram
+from mio_rag.formulations.program import Segments, SelectionProgram, no_pairs
 from mio_rag.solvers.compiled import Needs
 from mio_rag.solvers.incumbents import Data
 
@@ -212,12 +212,13 @@ def presolve(program: SelectionProgram) -> Problem | None:
                 rows.append(sign * row.coefficients[free])
                 limit = _limit(row.coefficients, bound, most)
                 limits.append(limit - sign * float(row.coefficients[inside].sum()))
-    W, w = np.array(rows).reshape(len(rows), free.size), np.array(limits, dtype=np.float64)
+    W, w = np.array(rows, dtype=np.float64).reshape(len(rows), free.size), np.array(limits, dtype=np.float64)
     base, p, A = 0.0, program.linear[free], part_of(program.pairwise, free)
     if inside.size:
         base = float(program.linear[inside].sum() - 0.5 * part_of(program.pairwise, inside).sum())
         p = p - program.pairwise[np.ix_(free, inside)].sum(axis=1)
-    most_gain = p - np.minimum(A, 0.0).sum(axis=1) if A.size and A.min() < 0 else p
+    has_pairs = A is not no_pairs(free.size)
+    most_gain = p - np.minimum(A, 0.0).sum(axis=1) if has_pairs and A.size and A.min() < 0 else p
     harmless = np.asarray(~(W < 0).any(axis=0)) if rows else np.ones(free.size, dtype=np.bool_)
     hopeless = harmless & (most_gain <= 0)
     k = np.flatnonzero((alone[free] <= room) & ~hopeless)
@@ -239,11 +240,11 @@ def presolve(program: SelectionProgram) -> Problem | None:
     unit = _unit(total)
     if unit != 1.0:
         c, room = c / unit, min(room, 2 * float(total.sum())) / unit
-    largest_penalty = max(float(A.max(initial=0.0)), -float(A.min(initial=0.0)))
-    scale = max(float(np.abs(p).max(initial=0.0)), largest_penalty) or 1.0
+    scale = max(float(np.abs(one).max(initial=0.0)) for one in ((p, A) if has_pairs else (p,))) or 1.0
     cr = _relaxed_costs(c)
     problem = Problem(
-        free[k], p / scale, A / scale, c, cr, W, w, harmless[k], room, float((cr - c).sum()), base, scale
+        *(free[k], p / scale, A / scale if has_pairs else A, c, cr, W, w),
+        *(harmless[k], room, float((cr - c).sum()), base, scale),
     )
     if sharing is None or sharing.cost.size == 0:
         return problem
@@ -278,4 +279,6 @@ def _limit(coefficients: FloatArray, bound: float, most: float) -> float:
 
 def part_of(M: FloatArray, k: IntArray) -> FloatArray:
     """Rows and columns k (rising) of M; M itself where that is all of it."""
+    if M is no_pairs(M.shape[0]):
+        return no_pairs(k.size)
     return M if k.size == M.shape[0] else M.take(k, axis=0).take(k, axis=1)

@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.formulations.program import no_pairs
 from mio_rag.solvers import bounds
 from mio_rag.solvers.presolve import FloatArray, Problem, part_of, shared_out
 from mio_rag.solvers.result import SolveOptions
@@ -120,6 +121,8 @@ def unevenly_shifted(A: FloatArray) -> FloatArray:
     Where redundancy is weighed by relevance, entries of most items are tiny; a uniform shift would charge all
     of them for a few.
     """
+    if A is no_pairs(A.shape[0]):
+        return A
     uniform = first_matrix(A)
     lengths = np.sqrt((A * A).sum(axis=1))
     if not np.any(lengths):

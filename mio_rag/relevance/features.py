@@ -49,7 +49,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache, partial
-from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,19 +179,19 @@ def _all_words(title: str, text: str) -> frozenset[str]:
 
 def question_cover(candidates: Candidates) -> FloatArray:
     """Share of the question's words that each passage holds; words that few passages hold weigh more."""
-    return np.array(_cover(candidates.question, *_titled(candidates)))
+    return _cover(candidates.question, *_titled(candidates)).copy()
 
 
 @lru_cache(maxsize=4)
-def _cover(question: str, titles: tuple[str, ...], texts: tuple[str, ...]) -> list[float]:
-    words = asked_words(question)
-    passages = [[word in held for word in words] for held in map(_all_words, titles, texts)]
-    holding = [sum(held) for held in zip(*passages, strict=True)]
-    weight = [math.log((len(passages) + 1) / (count + 0.5)) for count in holding]
-    total = sum(weight)
-    if total <= 0:
-        return [0.0] * len(passages)
-    return [sum(compress(weight, held)) / total for held in passages]
+def _cover(question: str, titles: tuple[str, ...], texts: tuple[str, ...]) -> FloatArray:
+    passages = list(map(_all_words, titles, texts))
+    found, total = np.zeros(len(passages)), 0.0
+    for word in asked_words(question):
+        held = [word in words for words in passages]
+        weight = math.log((len(passages) + 1) / (sum(held) + 0.5))
+        found += weight * np.array(held)
+        total += weight
+    return found / total if total > 0 else np.zeros(len(passages))
 
 
 def question_names(candidates: Candidates) -> FloatArray:

@@ -15,6 +15,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -162,6 +163,7 @@ class HashedWords:
         return int(self.table["column"][place])
 
 
+@lru_cache(maxsize=4096)
 def word_hash(word: str) -> int:
     """64 bits of a word's hash; another word has the same in 2^-64 of cases."""
     return int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

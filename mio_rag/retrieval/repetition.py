@@ -48,12 +48,14 @@ class Repetition:
         kind.
     jaccard (n,): how alike the two are; 1 with itself.
     sketches (n, 25): see `sketched`; without rows where the index is older.
+    lines_agree: whether the lines that passages need were compared with their texts, too.
     """
 
     spans: NDArray[np.int64]
     groups: NDArray[np.int64]
     jaccard: NDArray[np.float32]
     sketches: NDArray[np.uint32]
+    lines_agree: bool = False
 
     @classmethod
     def build(
@@ -73,7 +75,7 @@ class Repetition:
         groups, jaccard = find_groups(passages, sketches)
         spans = find_spans(passages)
         spans[_numbered(passages, spans) < 0] = -1  # a pool may hold only one of two texts at a place
-        return cls(spans, groups, jaccard, sketches)
+        return cls(spans, groups, jaccard, sketches, True)
 
     @property
     def overlapping(self) -> int:
@@ -136,7 +138,7 @@ class Repetition:
     def save(self, folder: Path) -> None:
         """Write `REPETITION_FILE`."""
         with (folder / REPETITION_FILE).open("wb") as file:
-            np.savez(file, spans=self.spans, groups=self.groups, jaccard=self.jaccard, sketches=self.sketches)
+            np.savez(file, **vars(self))
 
     @classmethod
     def load(cls, folder: Path, passages: int) -> Repetition | None:
@@ -145,7 +147,7 @@ class Repetition:
         Raises `IndexFormatError` if it belongs to another number of passages, or cannot be read.
         """
         path = folder / REPETITION_FILE
-        data = read_arrays(path, "spans", "groups", "jaccard", optional=("sketches",))
+        data = read_arrays(path, "spans", "groups", "jaccard", optional=("sketches", "lines_agree"))
         if data is None:
             return None
         groups, none = data["groups"], np.zeros((0, _BANDS), dtype=np.uint32)
@@ -155,7 +157,8 @@ class Repetition:
             or not np.isin(groups, np.arange(passages)).all()
         ):
             raise unfit(path)
-        return cls(data["spans"], groups, data["jaccard"], data.get("sketches", none))
+        agree = bool(data.get("lines_agree", False))
+        return cls(data["spans"], groups, data["jaccard"], data.get("sketches", none), agree)
 
 
 def find_spans(passages: Sequence[Passage]) -> NDArray[np.int64]:
@@ -199,9 +202,8 @@ def contradicting(passages: Sequence[Passage]) -> int:
 
 
 def _numbered(passages: Sequence[Passage], spans: NDArray[np.int64]) -> NDArray[np.int64]:
-    return numbered(
-        spans, [p.source for p in passages], [p.title for p in passages], [p.text for p in passages]
-    )
+    sources, titles, texts = ([getattr(p, name) for p in passages] for name in ("source", "title", "text"))
+    return numbered(spans, sources, titles, texts, [p.lines for p in passages])
 
 
 def sketched(texts: Sequence[str]) -> NDArray[np.uint32]:

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.context import RegexCounter, TokenCounter, by_itself, count_ahead, passage_tokens
+from mio_rag.context import (
+    RegexCounter,
+    TokenCounter,
+    by_itself,
+    count_ahead,
+    number_documents,
+    passage_tokens,
+)
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.index import CorpusIndex
@@ -48,14 +55,18 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> di
     return scores
 
 
-def score_fusion(best: Sequence[tuple[Sequence[int], Sequence[float]]]) -> dict[int, float]:
-    """Fuse lists of rows, best first, by their scores: 1 for the best of each, 0 for its last."""
-    fused: dict[int, float] = {}
-    for rows, scores in best:
-        if len(rows):
-            low, span = scores[-1], scores[0] - scores[-1]
-            for row, score in zip(rows, scores, strict=True):
-                fused[row] = fused.get(row, 0.0) + ((score - low) / span if span > 0 else 1.0)
+def _fused(
+    rows: NDArray[np.int64], lists: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]]]
+) -> NDArray[np.float64]:
+    """Fuse lists of some of the rows, best first, by their scores: 1 for the best of each, 0 for its last.
+
+    rows: ascending.
+    """
+    fused = np.zeros(rows.size)
+    for found, scores in lists:
+        if found.size:
+            span = scores[0] - scores[-1]
+            fused[rows.searchsorted(found)] += (scores - scores[-1]) / span if span > 0 else 1.0
     return fused
 
 
@@ -237,25 +248,23 @@ class Retriever:
         dense, bm25, terms = dense_rows.tolist(), bm25_rows.tolist(), self.index.terms
         if terms is None:
             fused = reciprocal_rank_fusion([dense, bm25])
+            ranking = sorted(sorted(fused), key=fused.__getitem__, reverse=True)
         else:
             top = FUSED_DEPTH + 1
-            fused = dict.fromkeys([*dense, *bm25], 0.0)
-            fused |= score_fusion(
-                [(dense[:top], dense_scores[:top].tolist()), (bm25[:top], bm25_scores[:top].tolist())]
-            )
-        ranking = {"dense": dense, "bm25": bm25}.get(self.mode)
-        if ranking is None:
-            tied = sorted(fused)
-            if terms is not None:  # of equal ones the nearest first
-                near = dict(zip(dense, dense_scores.round(6).tolist(), strict=True))
-                tied.sort(key=lambda row: near.get(row, -1.0), reverse=True)
-            ranking = sorted(tied, key=fused.__getitem__, reverse=True)
-            if terms is not None and not whole:
-                together, alone, units = (round(self.pool * share) for share in (_TOGETHER, _ALONE, _UNITS))
-                of_units = terms.owners(terms.best_units(asked.text, units)).tolist()
-                rows = [*ranking[:together], *dense[:alone], *bm25[:alone], *of_units]
-                rows += [*self._named(asked, alone), *self._numbered(asked, alone)]
-                return list(dict.fromkeys(rows)), fused
+            rows = np.unique(np.concatenate([dense_rows, bm25_rows]))
+            best = [(dense_rows[:top], dense_scores[:top]), (bm25_rows[:top], bm25_scores[:top])]
+            worth, near = _fused(rows, best), np.full(rows.size, -1.0)
+            near[rows.searchsorted(dense_rows)] = dense_scores.round(6)
+            fused = dict(zip(rows.tolist(), worth.tolist(), strict=True))
+            ranking = rows[np.lexsort((-near, -worth))].tolist()  # of equal ones the nearest first
+        if self.mode != "fused":
+            ranking = dense if self.mode == "dense" else bm25
+        elif terms is not None and not whole:
+            together, alone, units = (round(self.pool * share) for share in (_TOGETHER, _ALONE, _UNITS))
+            of_units = terms.owners(terms.best_units(asked.text, units)).tolist()
+            pool = [*ranking[:together], *dense[:alone], *bm25[:alone], *of_units]
+            pool += [*self._named(asked, alone), *self._numbered(asked, alone)]
+            return list(dict.fromkeys(pool)), fused
         return (ranking if whole else ranking[: self.pool]), fused
 
     def _named(self, asked: _Asked, k: int) -> list[int]:
@@ -272,10 +281,10 @@ class Retriever:
             lists = []
             for scores in (cosine, words[rows]):
                 best = np.argsort(-scores, kind="stable")[: FUSED_DEPTH + 1]
-                lists.append((rows[best].tolist(), scores[best].tolist()))
-            fused = score_fusion(lists)
-            best_rows = sorted(sorted(fused), key=fused.__getitem__, reverse=True)
-            found += best_rows[: k if len(named) == 1 else k // 2]
+                lists.append((rows[best], scores[best].astype(np.float64)))
+            listed = np.unique(np.concatenate([one for one, _ in lists]))
+            order = np.argsort(-_fused(listed, lists), kind="stable")
+            found += listed[order[: k if len(named) == 1 else k // 2]].tolist()
         return found
 
     def _numbered(self, asked: _Asked, k: int) -> list[int]:
@@ -369,7 +378,7 @@ class Retriever:
         ids = [p.id for p in passages]
         # An index was checked when it was made or read; what may be wrong here is the question's embedding.
         fits = bool(np.isfinite(cosine).all()) and len(set(ids)) == len(ids)
-        return (Candidates.unchecked if fits else Candidates)(
+        made = (Candidates.unchecked if fits else Candidates)(
             ids=ids,
             texts=[p.text for p in passages],
             relevance=cosine,
@@ -392,6 +401,10 @@ class Retriever:
             else None,
             **optional,
         )
+        if repeated is not None and repeated.lines_agree and spans is not None:
+            places = zip(passages, spans[:, 0].tolist(), strict=True)
+            number_documents(made, ((p.source, p.title) if start >= 0 else None for p, start in places))
+        return made
 
     def _expanded(self, rows: list[int], query: NDArray[np.float32]) -> list[int]:
         """The pool with what its best passages lead to, at its end; the nearest to the question first."""

@@ -238,12 +238,11 @@ class Identities:
     ) -> tuple[list[tuple[str, int]], NDArray[np.bool_], NDArray[np.bool_]]:
         """Words that stand in identities, and their rows; which documents have each there, and in titles."""
         listed = list(asked)
-        at = np.searchsorted(self.hashes, np.array([word_hash(w) for w in listed], dtype=np.uint64))
-        known = [
-            (word, int(k))
-            for word, k in zip(listed, at, strict=True)
-            if k < len(self.hashes) and self.hashes[k] == np.uint64(word_hash(word))
-        ]
+        wanted = np.array(list(map(word_hash, listed)), dtype=np.uint64)
+        at = self.hashes.searchsorted(wanted)
+        hits = self.hashes.take(at, mode="clip") == wanted if len(self.hashes) else at < 0
+        found = zip(listed, at.tolist(), hits.tolist(), strict=True)
+        known = [(word, k) for word, k, is_known in found if is_known]
         inside = np.zeros((len(self), len(known)), dtype=bool)
         titled = np.zeros((len(self), len(known)), dtype=bool)
         for j, (_, k) in enumerate(known):

@@ -130,6 +130,9 @@ def forget(*arrays: NDArray[Any]) -> None:
             held.madvise(mmap.MADV_DONTNEED)
 
 
+_KEPT = 1 << 22  # bytes of vectors that stay in memory once they were read
+
+
 class MappedVectors:
     """Rows of a file, in memory or on disk, in the place of the FAISS index that wrote them.
 
@@ -203,8 +206,9 @@ class MappedVectors:
         return np.asarray(self._low + self._span * ((found + np.float32(0.5)) / np.float32(_LEVELS)))
 
     def _forget(self, first: int, last: int) -> None:
-        """Give back the memory of rows that were read; they stay in the file."""
-        if isinstance(self._map, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        """Give back the memory of rows that were read, if all take much; they stay in the file."""
+        is_large = self._rows.nbytes > _KEPT
+        if is_large and isinstance(self._map, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             bytes_each = self._rows.itemsize * self.d
             page = mmap.PAGESIZE
             begin = (self._start + first * bytes_each) // page * page

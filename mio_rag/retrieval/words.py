@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,7 @@ def _languages(texts: Sequence[str]) -> tuple[list[str], bool]:
     return found, other
 
 
+@lru_cache(maxsize=64)
 def language_of(text: str, usual: str | None = None, least: int = 2) -> str | None:
     """The language of a text by its stop words, "another script" where none is known, None for too few words.
 

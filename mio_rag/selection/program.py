@@ -13,7 +13,7 @@ add up to what `mio_rag.context` makes of it, as far as a tokenizer counts a who
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.context import SEPARATOR, TokenCounter, apart, counted, documents, shared_characters
+from mio_rag.context import (
+    SEPARATOR,
+    RegexCounter,
+    TokenCounter,
+    apart,
+    counted,
+    documents,
+    shared_characters,
+)
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import Segments, SelectionProgram
 from mio_rag.formulations.robust import (
@@ -79,6 +87,10 @@ def resolved_benefit(benefit: float | str, candidates: Candidates, model: Releva
         return float(benefit)
     is_known = candidates.links is not None or candidates.sources is not None
     return LINK_BENEFIT if model is not None and is_known else 0.0
+
+
+#: Places apart of documents, so that those of two of them never meet; units without a place lie far apart.
+_DOCUMENT = 2**44
 
 
 class SharedCosts(NamedTuple):
@@ -217,9 +229,7 @@ class Formulation:
 
     @cached_property
     def _weights(self) -> FloatArray | None:
-        if self._cut is not None:
-            return self._cut.related if self._cut.related.any() else None
-        return self._related()
+        return self._related() if self._cut is None else self._cut.related
 
     @cached_property
     def _repeated(self) -> FloatArray | None:
@@ -475,88 +485,78 @@ def shared_costs(candidates: Candidates, counter: TokenCounter) -> SharedCosts |
     counter: the reader's tokenizer.
     """
     number, spans, lines = documents(candidates), candidates.spans, candidates.lines
-    pieces: list[str] = []
-    needed: list[list[int]] = []  # by which passages
-    marks: dict[int, int] = {}  # heading -> the mark before the first of its runs, which nobody reads
-    own = candidates.tokens.astype(np.float64)
-    starts, between = [] if spans is None else spans[:, 0].tolist(), apart(candidates)
-    # Of each document its passages, and texts at their places with those who need them.
-    groups: dict[int, tuple[list[int], dict[tuple[int, str], list[int]]]] = {}
-    for i, k in enumerate(number.tolist()):
-        if k >= 0:
-            rows, placed = groups.get(k) or groups.setdefault(k, ([], {}))
-            rows.append(i)
-            placed.setdefault((starts[i], candidates.texts[i]), []).append(i)
-            for line in () if lines is None else lines[i]:
-                placed.setdefault(line, []).append(i)
-    for _, (rows, placed) in sorted(groups.items()):
-        if len(rows) < 2 and not (lines and lines[rows[0]]):
-            continue
-        own[rows] = 0.0
-        title = "" if candidates.titles is None else clean(candidates.titles[rows[0]]).strip()
-        heading = len(pieces)
-        pieces.append(f"{SEPARATOR}{title}\n" if title else SEPARATOR)
-        needed.append(rows)
-        texts = _without_gaps(sorted(placed.items()))
-        for run in texts:
-            if len(texts) > 1 and lines is None:
-                marks.setdefault(heading, len(pieces))
-                pieces.append(between)
-                needed.append([i for _, by in run for i in by])
-            for (_, text), by in run:
-                pieces.append(text)
-                needed.append(by)
-            if lines is not None:  # most tokenizers count a new line with the sign before it
-                pieces[-1] += between
-    if not pieces:
+    own, between = candidates.tokens.astype(np.float64), apart(candidates)
+    several = np.bincount(number + 1)[number + 1] > 1
+    if lines is not None:
+        several |= np.fromiter(map(bool, lines), dtype=bool, count=len(lines))
+    items = np.flatnonzero(several & (number >= 0))
+    if spans is None or not items.size:
         return None
+    own[items] = 0.0
+    # Texts and who needs each; every document has a range of places of its own.
+    listed = items.tolist()
+    texts, users, starts = [candidates.texts[i] for i in listed], items, spans[items, 0]
+    if lines is not None:
+        of_items = [lines[i] for i in listed]
+        needed = list(chain.from_iterable(of_items))
+        texts += [text for _, text in needed]
+        users = np.concatenate([items, np.repeat(items, list(map(len, of_items)))])
+        starts = np.concatenate([starts, np.array([start for start, _ in needed], dtype=np.int64)])
+    starts = starts + number[users] * _DOCUMENT
+    ends = starts + np.array(list(map(len, texts)), dtype=np.int64)
+    # A piece lies between two borders; a text is all pieces from its start to its end.
+    borders = np.sort(np.concatenate([starts, ends]))
+    borders = borders[np.append(True, borders[1:] != borders[:-1])]
+    low, high = borders.searchsorted(starts), borders.searchsorted(ends)
+    sizes = high - low
+    text_of = np.repeat(np.arange(len(texts)), sizes)
+    piece = np.arange(text_of.size) + np.repeat(low - np.cumsum(sizes) + sizes, sizes)
+    first = np.full(borders.size, -1)  # a text that has each piece; the last border begins none
+    first[piece[::-1]] = text_of[::-1]
+    covered = first >= 0
+    begins, is_last = covered.copy(), covered.copy()  # of what has no gap
+    begins[1:] &= ~covered[:-1]
+    is_last[:-1] &= ~covered[1:]
+    document = borders // _DOCUMENT
+    heads = begins.copy()
+    heads[1:] &= document[1:] != document[:-1]
+    # Without headings, a mark that nobody reads before the first run parts the runs of a document.
+    marks = begins & (lines is None)
+    marks &= np.bincount(document, marks)[document] > 1
+    column = np.cumsum(covered.astype(np.int64) + heads + marks) - 1
+    pieces = [between] * int(column[-1] + 1)
+    # Most tokenizers count a new line with the sign before it; for the approximate one it is free.
+    seam = "" if lines is None or type(counter) is RegexCounter else between
+    at = np.flatnonzero(covered)
+    text, begin, end = first[at], borders[at], borders[at + 1]
+    ranges = (one.tolist() for one in (column[at], text, begin - starts[text], end - starts[text]))
+    for k, one, low_, high_ in zip(*ranges, strict=True):
+        pieces[k] = texts[one][low_:high_]
+    for k in column[is_last].tolist() if seam else ():
+        pieces[k] += seam
+    heading = np.flatnonzero(heads)
+    of_heading = column[heading] - marks[heading] - 1
+    of_document = document[heading].searchsorted(number[items])
+    top = np.empty(heading.size, dtype=np.int64)
+    top[of_document[::-1]] = items[::-1]
+    for k, i in zip(of_heading.tolist(), top.tolist(), strict=True):
+        title = "" if candidates.titles is None else clean(candidates.titles[i]).strip()
+        pieces[k] = f"{SEPARATOR}{title}\n" if title else SEPARATOR
     costs = counted(counter, pieces).astype(np.float64)
-    for heading, mark in marks.items():
-        costs[heading] = max(0.0, costs[heading] - costs[mark])
+    for k in column[heads & marks].tolist():
+        costs[k - 2] = max(0.0, costs[k - 2] - costs[k - 1])
     needs = np.zeros((len(candidates), len(pieces)), dtype=bool)
-    needs[list(chain.from_iterable(needed)), np.repeat(np.arange(len(pieces)), list(map(len, needed)))] = True
-    single = needs.sum(axis=0) == 1
-    first = [needed[k][0] for k in np.flatnonzero(single).tolist()]
-    own += np.bincount(first, costs[single], len(candidates))
-    several = ~single & (costs > 0)
-    segments = Segments(costs[several], needs[:, several])
+    needs[users[text_of], column[piece]] = True
+    needs[items, of_heading[of_document]] = True
+    if marks.any():
+        run = np.maximum.accumulate(np.where(begins, np.arange(borders.size), 0))[piece]
+        needs[users[text_of][marks[run]], column[run[marks[run]]] - 1] = True
+    count = needs.sum(axis=0)
+    single = count == 1
+    own += np.bincount(needs.argmax(axis=0)[single], costs[single], own.size)
+    several = (count > 1) & (costs > 0)
+    shared = needs[:, several]
+    shared.flags.writeable = False
+    segments = Segments(costs[several], shared)
     own[own + segments.alone < 1] = 1.0  # as alone: nothing is read at no cost
     return SharedCosts(own, segments)
-
-
-#: A text at its place, and which candidates need it.
-_Placed = tuple[tuple[int, str], list[int]]
-
-
-def _without_gaps(placed: Sequence[_Placed]) -> list[list[_Placed]]:
-    """Return texts of a document, sorted by place, in stretches without a gap; overlapping ones as pieces."""
-    found: list[list[_Placed]] = []
-    overlapping: set[int] = set()
-    end = -1
-    for one in placed:
-        start, text = one[0]
-        if start > end:
-            run = [one]
-            found.append(run)
-            end = start + len(text)
-            continue
-        run.append(one)
-        if start < end:
-            overlapping.add(len(found) - 1)
-        end = max(end, start + len(text))
-    for k in overlapping:
-        found[k] = _cut_at_borders(found[k])
-    return found
-
-
-def _cut_at_borders(run: Sequence[_Placed]) -> list[_Placed]:
-    """Return the pieces of a stretch, cut where one of its texts begins or ends, and who needs each."""
-    borders = sorted({border for (start, text), _ in run for border in (start, start + len(text))})
-    place = {border: k for k, border in enumerate(borders)}
-    found: list[_Placed] = [((low, ""), []) for low in borders[:-1]]
-    for (start, text), by in run:
-        for k in range(place[start], place[start + len(text)]):
-            (low, known), users = found[k]
-            found[k] = (low, known or text[low - start : borders[k + 1] - start]), users
-            users += by
-    return found

@@ -18,7 +18,7 @@ from mio_rag.relevance.documents import surely_elsewhere
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Note, Selection, WorstCase
-from mio_rag.sentences import are_versions, compares
+from mio_rag.sentences import are_versions, compares, may_compare
 from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import age_of, moment
@@ -172,6 +172,8 @@ def _replaced(choice: Choice) -> dict[str, list[str]]:
 def _not_compared(choice: Choice) -> list[str]:
     """Versions that the question compares with one that is read, and that are not read."""
     candidates = choice.formulation.candidates
+    if not may_compare(candidates.question):
+        return []
     names, best = candidates.names, dict[tuple[str, str, str], float]()
     for name, worth in zip(names, candidates.relevance.tolist(), strict=True):
         best[name] = max(worth, best.get(name, 0.0))

@@ -61,6 +61,7 @@ class Cut(NamedTuple):
         bought for being short, and by the largest relevance: prices are shares of the best, as nobody knows
         how hard a question is.
     related: shape (m, m); benefit of choosing two: that of their passages, for the best sentence of each.
+        None: no two belong together.
     fixed: shape (m,); 1 for sentences of passages that must be read, -1 for all others.
     not_cut: passages that are not cut -> the near-duplicate that is.
     """
@@ -68,7 +69,7 @@ class Cut(NamedTuple):
     candidates: Candidates
     shares: FloatArray
     sizes: FloatArray
-    related: FloatArray
+    related: FloatArray | None
     fixed: NDArray[np.int8]
     not_cut: dict[int, int]
 
@@ -236,7 +237,7 @@ def cut_into_sentences(
         similarity=_similarity(texts) if compared and vectors is None else None,
     )
     if (document[owners] >= 0).all():  # parts of texts that agree agree, too
-        number_documents(made, document[owners])
+        number_documents(made, document[owners].tolist())
     amounts = counted(counter, texts) / PASSAGE
     whole = np.array([len(text.strip()) for text in candidates.texts], dtype=np.float64)
     return Cut(
@@ -472,10 +473,11 @@ def outdated(candidates: Candidates, fixed: NDArray[np.int8]) -> list[int]:
     return old
 
 
-def _between(passages: NDArray[np.int64], related: FloatArray | None) -> FloatArray:
-    """The weights between passages, for the best sentence of each, which comes first."""
+def _between(passages: NDArray[np.int64], related: FloatArray | None) -> FloatArray | None:
+    """The weights between passages, for the best sentence of each, which comes first; None for none."""
+    if related is None:
+        return None
     weights = np.zeros((passages.size, passages.size))
-    if related is not None:
-        best = np.unique(passages, return_index=True)[1]
-        weights[np.ix_(best, best)] = related[np.ix_(passages[best], passages[best])]
-    return weights
+    best = np.unique(passages, return_index=True)[1]
+    weights[np.ix_(best, best)] = related[np.ix_(passages[best], passages[best])]
+    return weights if weights.any() else None

@@ -18,7 +18,7 @@ from mio_rag.retrieval.repetition import (
     similarity,
     sketched,
 )
-from mio_rag.types import Passage
+from mio_rag.types import Line, Passage
 
 _WORDS = [f"w{k}" for k in range(200)]
 
@@ -163,3 +163,15 @@ def test_hardly_a_pair_at_the_threshold_is_missed() -> None:
         assert similarity(pair[0].text, pair[1].text) == pytest.approx(25 / 31)
         missed += int(_groups(pair)[0][1] == 1)
     assert missed == 0
+
+
+def test_a_line_that_contradicts_a_text_takes_the_places_of_its_document():
+    line, text = Line(0, "Fees"), "Fees are 5 EUR."
+    for heading, start in ((line, 0), (Line(0, "Dues"), -1)):
+        passages = [
+            Passage("a", text, source="d", start=0, end=len(text)),
+            Passage("b", "Paid at once.", source="d", start=20, end=33, lines=(heading,)),
+        ]
+        found = Repetition.build(passages)
+        assert found.spans[:, 0].tolist() == [start, 20 if start == 0 else -1]
+        assert found.lines_agree
