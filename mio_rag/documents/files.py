@@ -69,7 +69,6 @@ _NAMELESS = frozenset((
     "copy", "doc", "document", "download", "export", "file", "final", "image", "img", "new", "output", "page",
     "pdf", "print", "scan", "scanned", "untitled", "version",
 ))  # fmt: skip
-_MUCH = 2_000_000  # bytes, about a second of work: from here on files are read side by side
 
 
 @dataclass(frozen=True)
@@ -322,18 +321,12 @@ def _read(job: _Job) -> Read:
 def _all_read(jobs: Sequence[_Job]) -> Iterator[tuple[int, Read]]:
     """What each file holds, as it is read."""
     sizes = [_size(path) for path, *_ in jobs]
-    workers = min(
-        len(jobs), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    several = workers > 1 and sum(sizes) >= _MUCH
-    if several:
-        from multiprocessing import current_process
+    from mio_rag.documents.processes import MUCH, cores, side_by_side
 
-        several = not current_process().daemon
-    if not several:
+    workers = min(len(jobs), cores())
+    if workers < 2 or sum(sizes) < MUCH:
         yield from ((k, _read(job)) for k, job in enumerate(jobs))
         return
-    from mio_rag.documents.processes import side_by_side
 
     def broken(job: _Job) -> Read:
         return Read((), (LeftOut(job[2], "broke its reader, which ended"),))

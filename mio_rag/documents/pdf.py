@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, pairwise
 from statistics import median
+from typing import Any
 
+from mio_rag.documents import processes
 from mio_rag.documents.blocks import (
     ITEM,
     Document,
@@ -31,6 +34,9 @@ from mio_rag.documents.pdf_lines import PageLine, drop_repeated, page_lines
 from mio_rag.errors import DataError, require
 
 _LOCK = threading.Lock()  # the library is not safe in threads
+_PART = 40  # pages, at least, that a further process is started for
+_Part = tuple[bytes, int, int]
+_Page = tuple[float, list[PageLine], str]
 _LEADERS = re.compile(r"(?:\s*\.){4,}\s*|(?:\s*_){4,}\s*|\u2026{2,}")
 _ENTRY = re.compile(r"(?:\.\s*){4,}\s*[\divxl]+$")  # of a list of contents
 #: Times, as they stand above columns.
@@ -53,43 +59,19 @@ _UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff]")
 
 
 def read_pdf(data: bytes) -> Document:
-    """Pages of a PDF.
+    """Pages of a PDF. Those of a large one are read in several processes.
 
     Raises `DataError` where it is locked, damaged, or holds pictures alone.
     """
     library = require("pypdfium2", "documents", "reading PDF files")
+    with _LOCK, _opened(library, data) as pdf:
+        given, count = pdf.get_metadata_dict(), len(pdf)
     document = Document()
     pages: list[tuple[float, list[PageLine]]] = []
-    with _LOCK:
-        try:
-            pdf = library.PdfDocument(data)
-        except library.PdfiumError as error:
-            if "assword" in str(error) or "ecurity" in str(error):
-                raise DataError("is encrypted: save it without a password") from error
-            raise DataError(f"cannot be read as a PDF ({error})") from error
-        try:
-            given = pdf.get_metadata_dict()
-            drawn = re.search("Skia|Qt|wkhtml|Quartz", given.get("Producer", "")) is not None  # by browsers
-            if pdf.get_formtype():
-                pdf.init_forms()
-            for k in range(len(pdf)):
-                height, lines, problem = 0.0, list[PageLine](), ""
-                try:
-                    page = pdf[k]
-                    height, lines = page_lines(library, page, drawn=drawn)
-                    strange = sum(len(_UNREADABLE.findall(line.text)) for line in lines)
-                    if not lines and library.raw.FPDFPage_CountObjects(page) > 0:
-                        problem = "holds no text (a picture needs OCR)"
-                    elif 3 * strange > sum(len(line.text) for line in lines):
-                        lines, problem = [], "its letters have no readable codes (it needs OCR)"
-                    page.close()
-                except Exception as error:
-                    problem = f"cannot be read ({error})"
-                if problem:
-                    document.left_out.append((f"page {k + 1}", problem))
-                pages.append((height, lines))
-        finally:
-            pdf.close()
+    for number, (height, lines, problem) in enumerate(_read(data, count), 1):
+        pages.append((height, lines))
+        if problem:
+            document.left_out.append((f"page {number}", problem))
     if not any(lines for _, lines in pages):
         if document.left_out and any(
             "be read" in reason or "codes" in reason for _, reason in document.left_out
@@ -97,7 +79,10 @@ def read_pdf(data: bytes) -> Document:
             return document
         raise DataError("holds no text: its pages are pictures, which need text recognition (OCR) first")
     printed = _printed(pages)
+    whole = [(height, [*lines]) for height, lines in pages]
     drop_repeated(pages)
+    if not any(lines for _, lines in pages):  # every page says the same
+        pages = whole
     _Layout(document, pages).read()
     infer_headings(document)
     nest_items(document)
@@ -106,6 +91,64 @@ def read_pdf(data: bytes) -> Document:
     known["created"], known["modified"] = (_when(given.get(n, "")) for n in ("CreationDate", "ModDate"))
     document.metadata = about(known)
     return document
+
+
+@contextmanager
+def _opened(library: Any, data: bytes) -> Iterator[Any]:
+    try:
+        pdf = library.PdfDocument(data)
+    except library.PdfiumError as error:
+        if "assword" in str(error) or "ecurity" in str(error):
+            raise DataError("is encrypted: save it without a password") from error
+        raise DataError(f"cannot be read as a PDF ({error})") from error
+    try:
+        yield pdf
+    finally:
+        pdf.close()
+
+
+def _read(data: bytes, count: int) -> Iterable[_Page]:
+    """All pages, in parts of at least `_PART` where there are cores for it."""
+    cores = processes.cores() if len(data) >= processes.MUCH else 1
+    parts = max(1, min(cores, count // _PART))
+    ends = [count * k // parts for k in range(parts + 1)]
+    jobs = [(data, *pair) for pair in pairwise(ends)]
+    if parts == 1:
+        return _read_part(jobs[0])
+    read = dict(processes.side_by_side(_read_part, jobs, range(parts), parts, _broken))
+    return chain.from_iterable(read[k] for k in range(parts))
+
+
+def _broken(job: _Part) -> list[_Page]:
+    raise DataError(f"broke its reader within the pages {job[1] + 1} to {job[2]}")
+
+
+def _read_part(job: _Part) -> list[_Page]:
+    """Height, lines and problem of each page from a first one to before an end."""
+    import pypdfium2 as library
+
+    data, first, end = job
+    pages: list[_Page] = []
+    with _LOCK, _opened(library, data) as pdf:
+        producer = pdf.get_metadata_dict().get("Producer", "")
+        drawn = re.search("Skia|Qt|wkhtml|Quartz", producer) is not None  # by browsers
+        if pdf.get_formtype():
+            pdf.init_forms()
+        for k in range(first, end):
+            height, lines, problem = 0.0, list[PageLine](), ""
+            try:
+                page = pdf[k]
+                height, lines = page_lines(library, page, drawn=drawn)
+                strange = sum(len(_UNREADABLE.findall(x.text)) for x in lines if not x.text.isascii())
+                if not lines and library.raw.FPDFPage_CountObjects(page) > 0:
+                    problem = "holds no text (a picture needs OCR)"
+                elif 3 * strange > sum(len(line.text) for line in lines):
+                    lines, problem = [], "its letters have no readable codes (it needs OCR)"
+                page.close()
+            except Exception as error:
+                problem = f"cannot be read ({error})"
+            pages.append((height, lines, problem))
+    return pages
 
 
 def _when(given: str) -> str:
@@ -133,7 +176,9 @@ def _printed(pages: Sequence[tuple[float, Sequence[PageLine]]]) -> str:
     lines = pages[0][1]
     size = max((round(line.size) for line in lines), default=0)
     large = [k for k, line in enumerate(lines) if round(line.size) == size]
-    sizes = Counter(round(line.size) for _, page in pages for line in page for _ in range(line.words))
+    sizes = Counter[int]()
+    for line in chain.from_iterable(page for _, page in pages):
+        sizes[round(line.size)] += line.words
     if not large or large[0] > 4 or size < 1.25 * sizes.most_common(1)[0][0]:
         return ""
     title = [lines[large[0]]]
@@ -147,9 +192,10 @@ def _printed(pages: Sequence[tuple[float, Sequence[PageLine]]]) -> str:
 def _parted(line: PageLine, columns: Sequence[Sequence[float]]) -> Iterator[tuple[float, float, str]]:
     """Cells of a row; one that stands above two columns in two, if there is a gap between them."""
     for a, b, said in line.cells:
-        over = [c for c in columns if min(b, c[1]) - max(a, c[0]) > 0.3 * (c[1] - c[0])]
-        spots = [spot for spot in line.spots if a - 0.1 <= spot[0] and spot[1] <= b + 0.1]
-        if len(over) < 2 or len(spots) < 2:
+        near = [c for c in columns if c[0] < b and a < c[1]]
+        over = [c for c in near if min(b, c[1]) - max(a, c[0]) > 0.3 * (c[1] - c[0])] if near[1:] else near
+        spots = [spot for spot in line.spots if a - 0.1 <= spot[0] and spot[1] <= b + 0.1] if over[1:] else []
+        if len(spots) < 2:
             yield a, b, said
             continue
         gaps = [y[0] - x[1] for x, y in pairwise(spots)]
@@ -460,11 +506,11 @@ class _Layout:
         for line in lines:
             row = [""] * (len(columns) + 1)
             for a, b, said in _parted(line, columns):
-                near = [min(b, y) - max(a, x) for x, y in columns]
-                label = a < first - 1 and b < first + 0.5 * (b - a)
-                best = 0 if label or not near else 1 + max(range(len(near)), key=near.__getitem__)
-                if a == line.cells[0][0] and a < first - 1 and len(line.cells) > 1:
-                    best = 0
+                best = 0
+                begins = a == line.cells[0][0] and len(line.cells) > 1
+                if columns and (a >= first - 1 or not (begins or b < first + 0.5 * (b - a))):
+                    shared = [min(b, y) - max(a, x) for x, y in columns]
+                    best = 1 + shared.index(max(shared))
                 clean = _LEADERS.sub("", said) if "." in said or "_" in said or "\u2026" in said else said
                 row[best] = f"{row[best]} {clean}".strip()
             alone = sum(map(bool, row)) == 1 and bool(row[0])

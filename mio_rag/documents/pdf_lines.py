@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, compress, repeat
+from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -54,6 +55,13 @@ class PageLine:
     alone: bool = False  # a paragraph by itself
     cells: Sequence[tuple[float, float, str]] = ()
     spots: Sequence[tuple[float, float, str]] = ()  # of words
+
+    def __reduce__(self) -> Any:
+        """In a fifth of the time that Python takes to send it to another process."""
+        return PageLine, _FIELDS(self)
+
+
+_FIELDS = attrgetter(*PageLine.__slots__)
 
 
 def page_lines(library: Any, page: Any, *, drawn: bool = False) -> tuple[float, list[PageLine]]:

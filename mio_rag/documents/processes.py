@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import parent_process
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, TypeVar
 
+#: Bytes of files, about a second of work: from here on they are read side by side.
+MUCH = 2_000_000
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
+
+
+def cores() -> int:
+    """How many processes can work side by side; 1 within one of them."""
+    if parent_process() is not None:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def side_by_side(

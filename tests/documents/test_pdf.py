@@ -7,6 +7,8 @@ import pypdfium2
 import pytest
 
 from mio_rag.corpora.folder import load_folder
+from mio_rag.documents import pdf as reader
+from mio_rag.documents import processes
 from tests.documents.made import Field, Piece, grid, needs, pdf, read, units
 
 FARES = [
@@ -190,3 +192,20 @@ def test_names_of_groups_of_rows_and_cells_between_two_lines_of_heads(tmp_path: 
     found = units(read(tmp_path, "prices.pdf", pdf(*pages)))
     assert {"Home | 5 kg | 9.30 | 2 | 18.60 | 1", "North | 2 kg | 9.90 | 3 | 19.80 | 1"} <= {*found}
     assert any(line.startswith("Zone | ") and "Standard service" in line for line in found)
+
+
+def test_a_large_file_is_read_in_parts_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [
+        [Piece(60, 600 - 20 * k, f"A line of its own has {name}"), *IN_STOCK]
+        for k, name in enumerate(COLOURS)
+    ]
+    data = pdf(*pages)
+    whole = reader.read_pdf(data)
+    for place, name, value in ((processes, "MUCH", 1), (processes, "cores", lambda: 2), (reader, "_PART", 2)):
+        monkeypatch.setattr(place, name, value)
+    assert len(whole.blocks) > 5
+    assert reader.read_pdf(data) == whole
+
+
+def test_pages_that_all_say_the_same_are_read(tmp_path: Path) -> None:
+    assert units(read(tmp_path, "label.pdf", pdf(*["Keep this box dry and cold."] * 4)))
