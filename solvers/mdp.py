@@ -20,7 +20,6 @@ MDPMethod = Literal["auto", "one_pass", "policy_iteration", "value_iteration", "
 _METHODS = get_args(MDPMethod)
 _EPS = float(np.finfo(np.float64).eps)
 _EVALUATIONS = 100  # most backups under one policy
-_TIGHTER = 0.25  # with factors that differ the check may be weaker than the stopping rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,15 +83,25 @@ def solve_mdp(
     start = time.perf_counter()
     if mdp.horizon is not None:
         return _backward(mdp, tie, start)
-    sweeps, wanted = 0, epsilon
-    while True:
-        values, used = _fixed_point(mdp, chosen, values, wanted, max(1, max_sweeps - sweeps))
-        sweeps += used + 1
-        solution = _checked(mdp, chosen, values, epsilon, sweeps, tie, start)
-        # Where no further sweep can help, rounding is what is left.
-        if solution.converged or sweeps >= max_sweeps or wanted < 1e-15 or chosen == "one_pass":
-            return solution
-        wanted *= _TIGHTER
+    kernel, process, sweeps = _kernel(), _process(mdp), 0
+    if chosen == "one_pass":
+        kernel.one_pass(process, values)
+        sweeps, max_sweeps = 1, 1
+    q, policy, numbers = np.empty(mdp.rewards.shape), np.zeros(mdp.n_states, dtype=np.int32), np.zeros(4)
+    # Rounding of a sum is followed by the same in all sums that use it.
+    noise, evaluations = (
+        _noise(mdp) / (1 - mdp.factor_range[1]),
+        _EVALUATIONS * (chosen == "policy_iteration"),
+    )
+    limits = (evaluations, *mdp.factor_range, noise, epsilon, max_sweeps, numbers)
+    values = kernel.iterate(process, values, policy, q, *limits)
+    kernel.name_first(q, values, tie, policy)
+    low, high, used, scale = numbers.tolist()
+    below, above = kernel.beyond(low, high, *mdp.factor_range)
+    worst, _ = kernel.beyond(low - tie, high, *mdp.factor_range)
+    error = max(-below, above, 0.0) + noise * scale
+    loss, took = max(0.0, above - worst) + tie + 2 * noise * scale, time.perf_counter() - start
+    return MDPSolution(values, q, policy, error, loss, error <= epsilon, chosen, sweeps + int(used), took)
 
 
 def warmup() -> float:
@@ -131,42 +140,9 @@ def _process(mdp: FiniteMDP) -> Any:
     return _kernel().Process(*parts, mdp.n_actions)
 
 
-def _fixed_point(
-    mdp: FiniteMDP, method: str, values: FloatArray, epsilon: float, max_sweeps: int
-) -> tuple[FloatArray, int]:
-    """Values near the fixed point, and the sweeps that it took."""
-    if method == "one_pass":
-        _kernel().one_pass(_process(mdp), values)
-        return values, 1
-    numbers, policy = np.zeros(4), np.empty(mdp.n_states, dtype=np.int32)
-    evaluations = _EVALUATIONS if method == "policy_iteration" else 0
-    limits = (evaluations, *mdp.factor_range, epsilon, max_sweeps, numbers)
-    values = _kernel().iterate(_process(mdp), values, policy, *limits)
-    return values, int(numbers[_kernel().SWEEPS])
-
-
-def _backup(
-    mdp: FiniteMDP, values: FloatArray, tie: float, q: FloatArray, policy: NDArray[np.int32]
-) -> tuple[FloatArray, float, float, float]:
-    """TV with the least and the greatest change, and what rounding can add."""
-    improved, numbers = np.empty(mdp.n_states), np.empty(4)
-    _kernel().sweep(_process(mdp), values, improved, policy, False, q, tie, numbers)
-    low, high, _, scale = numbers.tolist()
-    return improved, low, high, 2 * (mdp.successors + 4) * _EPS * scale
-
-
-def _checked(
-    mdp: FiniteMDP, method: str, values: FloatArray, epsilon: float, sweeps: int, tie: float, start: float
-) -> MDPSolution:
-    """The solution with bounds that follow from the values alone, however they were found."""
-    q, policy = np.empty(mdp.rewards.shape), np.empty(mdp.n_states, dtype=np.int32)
-    improved, low, high, rounding = _backup(mdp, values, tie, q, policy)
-    below, above = _kernel().beyond(low, high, *mdp.factor_range)
-    worst, _ = _kernel().beyond(low - tie, high, *mdp.factor_range)
-    rounding /= 1 - mdp.factor_range[1]
-    error = max(-below, above, 0.0) + rounding
-    loss, took = max(0.0, above - worst) + tie + 2 * rounding, time.perf_counter() - start
-    return MDPSolution(improved, q, policy, error, loss, error <= epsilon, method, sweeps, took)
+def _noise(mdp: FiniteMDP) -> float:
+    """How much rounding can add to a value in a sweep, for a largest value of 1."""
+    return float(2 * (mdp.successors + 4) * _EPS)
 
 
 def _backward(mdp: FiniteMDP, tie: float, start: float) -> MDPSolution:
@@ -177,10 +153,11 @@ def _backward(mdp: FiniteMDP, tie: float, start: float) -> MDPSolution:
     policy = np.empty((horizon, n), dtype=np.int32)
     values[horizon] = np.asarray(mdp.terminal)
     error = loss = 0.0
-    greatest = mdp.factor_range[1]
+    greatest, noise, numbers = mdp.factor_range[1], _noise(mdp), np.zeros(4)
     for t in reversed(range(horizon)):
-        values[t], _, _, rounding = _backup(mdp, values[t + 1], tie, q[t], policy[t])
-        error = rounding + greatest * error
+        _kernel().sweep(_process(mdp), values[t + 1], values[t], policy[t], False, q[t], numbers)
+        _kernel().name_first(q[t], values[t], tie, policy[t])
+        error = noise * float(numbers[_kernel().SCALE]) + greatest * error
         loss = tie + greatest * loss
     loss, took = loss + 2 * error, time.perf_counter() - start
     return MDPSolution(values, q, policy, error, loss, True, "backward_induction", horizon, took)

@@ -16,7 +16,8 @@ from mio_rag.solvers.compiled import Floats, Matrix, Places, compiled
 
 #: Places in the array `numbers` that kernels fill.
 LOW, HIGH, SWEEPS, SCALE = range(4)
-_LEAVE = 0.3  # a policy is left when its own bounds are that much closer than those of all
+_LEAVE = 0.1  # a policy is left when its own bounds are that much closer than those of all
+_ROUNDED = 0.5  # bounds this small next to what rounding can add do not get closer
 
 
 class Process(NamedTuple):
@@ -38,14 +39,13 @@ def sweep(
     policy: Places,
     fixed: bool,
     q: Matrix,
-    tie: float,
     numbers: Floats,
 ) -> None:
     """One Bellman backup of all states, from `values` into `improved`.
 
-    With `fixed` only the actions of `policy` count; otherwise it becomes the first actions within `tie` of
-    the best. `q`, of shape (n, m), takes what every action is worth; if it is empty it is left out, and so
-    are ties. `numbers` takes the least and the greatest change of a value, and the largest absolute value.
+    With `fixed` only the actions of `policy` count; otherwise it becomes the best ones, and `q`, of shape
+    (n, m), takes what every action is worth. `numbers` takes the least and the greatest change of a value,
+    and the largest absolute value.
     """
     start, after, chance, reward, factor, m = process
     low, high, scale = np.inf, -np.inf, 0.0
@@ -70,12 +70,8 @@ def sweep(
                 if value > best:
                     best = value
                     chosen = a
-            if q.size > 0:
+            if not fixed:
                 q[s, a] = value
-        if q.size > 0:
-            chosen = 0
-            while q[s, chosen] < best - tie:
-                chosen += 1
         improved[s] = best
         policy[s] = chosen
         low = min(low, best - values[s])
@@ -84,6 +80,16 @@ def sweep(
     numbers[LOW] = low
     numbers[HIGH] = high
     numbers[SCALE] = scale
+
+
+@compiled
+def name_first(q: Matrix, values: Floats, tie: float, policy: Places) -> None:
+    """Set `policy` to the first actions within `tie` of the best."""
+    for s in range(values.size):
+        chosen = 0
+        while q[s, chosen] < values[s] - tie:
+            chosen += 1
+        policy[s] = chosen
 
 
 @compiled
@@ -99,38 +105,45 @@ def iterate(
     process: Process,
     values: Floats,
     policy: Places,
+    q: Matrix,
     evaluations: int,
     least: float,
     greatest: float,
+    noise: float,
     epsilon: float,
     max_sweeps: int,
     numbers: Floats,
 ) -> Floats:
     """Value iteration, or modified policy iteration with at most `evaluations` sweeps under each policy.
 
-    Stops once the bounds of MacQueen lie within `epsilon` of their midpoint, which is returned. `least` and
-    `greatest` are the extreme factors; `values` is used up.
+    The last sweep is over all actions and gives `q` and the values returned. It ends at an error of `epsilon`
+    by the bounds of MacQueen and rounding (`noise` times the largest value), and where rounding is all that
+    is left. Before each sweep over all actions the values move into their bounds. `least` and `greatest` are
+    the extreme factors; `values` is used up.
     """
     improved = np.empty_like(values)
-    q = np.empty((0, process.m))
     done = 0
     while True:
-        sweep(process, values, improved, policy, False, q, 0.0, numbers)
+        sweep(process, values, improved, policy, False, q, numbers)
         done += 1
         below, above = beyond(numbers[LOW], numbers[HIGH], least, greatest)
-        if 0.5 * (above - below) <= epsilon or done >= max_sweeps:
+        rounding = noise * numbers[SCALE]
+        if max(-below, above) <= max(epsilon - rounding, _ROUNDED * rounding) or done >= max_sweeps:
             numbers[SWEEPS] = done
-            middle: Floats = improved + 0.5 * (above + below)
-            return middle
+            return improved
         values, improved = improved, values
-        enough = max(epsilon, _LEAVE * 0.5 * (above - below))
+        enough = max(0.5 * epsilon, _LEAVE * 0.5 * (above - below))
         for _ in range(min(evaluations, max_sweeps - done - 1)):
-            sweep(process, values, improved, policy, True, q, 0.0, numbers)
+            sweep(process, values, improved, policy, True, q, numbers)
             values, improved = improved, values
             done += 1
             below, above = beyond(numbers[LOW], numbers[HIGH], least, greatest)
             if 0.5 * (above - below) <= enough:
                 break
+        if least == greatest:
+            values += 0.5 * (above + below)
+        else:  # the middle can lie beyond the optimum, and the next one further
+            values += min(max(below, 0.0), above)
 
 
 @compiled

@@ -75,6 +75,17 @@ def test_the_stated_error_holds_wherever_it_stops(method: MDPMethod, sweeps: int
         assert found.converged == (found.error <= 1e-13)
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("n", [1, 2, 5, 40])
+def test_it_ends_where_rounding_is_all_that_is_left(method: MDPMethod, n: int) -> None:
+    for seed in range(4):
+        mdp = random_mdp(seed, n=n, semi=seed % 2 == 0)
+        found = solve_mdp(mdp, method, epsilon=1e-300)
+        assert not found.converged
+        assert found.sweeps < 1500
+        assert np.abs(found.values - value_of(mdp, found.policy)).max() <= found.error + 1e-12 < 1e-10
+
+
 def test_a_textbook_process_in_closed_form() -> None:
     # Puterman (1994), example 3.1.1: state 1 stays half the time for 5, or leaves for 10; state 2 pays -1 for
     # ever. At .95: V(2) = -1 / .05; V(1) = (5 - .475 * 20) / (1 - .475).
