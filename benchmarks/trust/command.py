@@ -5,6 +5,9 @@ both, and some along a path of warm starts. In most of them the later stages of 
 first nodes on; half of them start from random selections, since an optimal one would hide a wrong bound. One
 program in two hundred is large, and compared with general solvers. Each is drawn from the seed and its number
 alone, so that a run resumes, and a disagreement can be repeated.
+
+With `brief` programs are smaller, half of them share segments, and each is solved to the end alone, so that a
+million of them take an hour or two; HiGHS solves one in fifty as well.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import numpy as np
 
 from benchmarks.runner import Measured, at_least, write_json
 from benchmarks.speed.contest import kernel_version
-from benchmarks.trust.checks import check_all, check_path, forced_stages, weak_starts
+from benchmarks.trust.checks import EXACT, check_all, check_path, forced_stages, weak_starts
 from benchmarks.trust.draw import draw
 from mio_rag.cli.terminal import progress_bar
 from mio_rag.errors import InputError
@@ -29,9 +32,9 @@ from mio_rag.solvers import SolveOptions, SolveResult, Status, branch_and_bound,
 from mio_rag.solvers.presolve import presolve
 from mio_rag.testing.programs import random_program, random_shared_program
 
-N_MAX, SHARED_N_MAX = 16, 14
+N_MAX, SHARED_N_MAX, BRIEF_N_MAX = 16, 14, 9
 PEERS = ("highs-glover", "cpsat")
-_LARGE_EVERY, _SAVE_EVERY = 200, 200
+_LARGE_EVERY, _SAVE_EVERY, _HIGHS_EVERY = 200, 200, 50
 _FORCED, _WEAK, _PATHS = 0.7, 0.5, 0.3  # shares of the small programs
 _SECONDS = 2.0  # of a general solver
 _PEER_ROUNDING = 1e-6  # general solvers meet bounds to that
@@ -40,8 +43,12 @@ _PEER_ROUNDING = 1e-6  # general solvers meet bounds to that
 def measure(given: argparse.Namespace) -> Measured:
     """Check programs; a certificate that does not hold is wrong. `segments`: items share segments."""
     at_least(given, programs=1, seed=0)
-    shared, version = bool(given.segments), kernel_version()  # of the sources that run
-    path = given.work / f"{'segments' if shared else 'programs'}-{given.seed}.json"
+    shared, brief, version = (
+        bool(given.segments),
+        bool(given.brief),
+        kernel_version(),
+    )  # of the sources that run
+    path = given.work / f"{'brief' if brief else 'segments' if shared else 'programs'}-{given.seed}.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if known.get("kernel") != version or known["programs"] > given.programs:
         known = {"programs": 0, "counts": {}, "wrong": []}
@@ -49,7 +56,7 @@ def measure(given: argparse.Namespace) -> Measured:
     branch_and_bound.warmup()
     with progress_bar("programs", given.programs - known["programs"]) as advance:
         for k in range(known["programs"], given.programs):
-            wrong += check_program(given.seed, k, counts, shared)
+            wrong += check_program(given.seed, k, counts, shared, brief)
             advance(1)
             if (k + 1) % _SAVE_EVERY == 0:
                 write_json(path, {"kernel": version, "programs": k + 1, "counts": counts, "wrong": wrong})
@@ -63,14 +70,22 @@ def measure(given: argparse.Namespace) -> Measured:
     return Measured(report, "\n".join(lines), wrong=len(wrong))
 
 
-def check_program(seed: int, k: int, counts: Counter[str], shared: bool = False) -> list[dict[str, Any]]:
+def check_program(
+    seed: int, k: int, counts: Counter[str], shared: bool = False, brief: bool = False
+) -> list[dict[str, Any]]:
     """Draw program k of a seed and check it in every way; adds to `counts`, returns what is wrong."""
     rng = np.random.default_rng([seed, k])
-    if k % _LARGE_EVERY == _LARGE_EVERY - 1:
+    shared = k % 2 == 1 if brief else shared
+    if brief and k % _HIGHS_EVERY < 2:
+        program = (random_shared_program if shared else random_program)(rng, BRIEF_N_MAX)
+        found = contradictions(program, ("highs",), [branch_and_bound.solve(program, EXACT)], counts)
+        return [_entry(k, "HiGHS", text, program) for text in found]
+    if not brief and k % _LARGE_EVERY == _LARGE_EVERY - 1:
         counts["programs: large"] += 1
         program, found = check_peers(rng, counts, shared)
         return [_entry(k, "general solvers", text, program) for text in found]
-    program, twists = draw(rng, int(rng.integers(9, (SHARED_N_MAX if shared else N_MAX) + 1)), shared)
+    most = BRIEF_N_MAX if brief else int(rng.integers(9, (SHARED_N_MAX if shared else N_MAX) + 1))
+    program, twists = draw(rng, most, shared)
     counts.update(f"twist: {name}" for name in twists)
     counts[f"items: {program.n}"] += 1
     if shared:
@@ -90,8 +105,8 @@ def check_program(seed: int, k: int, counts: Counter[str], shared: bool = False)
         settings.enter_context(weak_starts())
     try:
         with settings:
-            wrong = check_all(program, rng, counts)
-            if rng.random() < _PATHS:
+            wrong = check_all(program, rng, counts, brief)
+            if not brief and rng.random() < _PATHS:
                 wrong += check_path(program, rng, counts)
     except Exception:
         wrong = [("crash", traceback.format_exc())]
@@ -136,13 +151,21 @@ def check_peers(
     ours = branch_and_bound.solve(program, SolveOptions(time_limit_seconds=60))
     stopped = branch_and_bound.solve(program, SolveOptions(), max_nodes=int(rng.integers(0, 200)))
     counts[f"{ours.status.value}: kernel"] += 1
-    wrong = [contradiction(ours, stopped)]
-    for peer in PEERS:
+    wrong = [text] if (text := contradiction(ours, stopped)) else []
+    return program, wrong + contradictions(program, PEERS, [ours, stopped], counts)
+
+
+def contradictions(
+    program: SelectionProgram, peers: tuple[str, ...], ours: list[SolveResult], counts: Counter[str]
+) -> list[str]:
+    """Solve by general solvers; returns what contradicts any of our results."""
+    wrong: list[str | None] = []
+    for peer in peers:
         try:
             theirs = solve(program, peer, SolveOptions(time_limit_seconds=_SECONDS))
         except InputError:  # cpsat refuses what it would round
             continue
         proven = theirs.is_optimal or theirs.status is Status.INFEASIBLE
         counts[f"{'proven' if proven else 'bound only'}: {peer}"] += 1
-        wrong += [contradiction(ours, theirs), contradiction(stopped, theirs)]
-    return program, [found for found in wrong if found is not None]
+        wrong += [contradiction(one, theirs) for one in ours]
+    return [found for found in wrong if found is not None]

@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram
-from mio_rag.testing.programs import SCALES, at_scale, random_program, random_shared_program
+from mio_rag.testing.programs import at_scale, random_program, random_shared_program
 
 FloatArray = NDArray[np.float64]
 _Twist = Callable[[np.random.Generator, SelectionProgram], SelectionProgram]
+#: Sizes of values, costs and rows.
+SIZES = tuple(10.0**k for k in range(-12, 13, 2))
 
 
 def draw(
@@ -29,7 +31,7 @@ def draw(
     for name in names:
         program = twists[name](rng, program)
     if rng.random() < 0.5:
-        values, costs, rows = (float(s) for s in rng.choice(SCALES, 3))
+        values, costs, rows = (float(s) for s in rng.choice(SIZES, 3))
         program, names = at_scale(program, values, costs, rows), (*names, f"values at {values:g}")
     return program, names
 
@@ -125,6 +127,38 @@ def _offset(rng: np.random.Generator, program: SelectionProgram) -> SelectionPro
     return replace(program, fixed=fixed, linear=linear)
 
 
+def _exact_ties(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """Small whole numbers: many selections are equally good, and meet the budget exactly."""
+    n = program.n
+    linear, pairs = rng.choice([0.0, 1.0, 2.0], n), np.triu(rng.choice([-1.0, 0.0, 1.0], (n, n)), 1)
+    costs = rng.choice([1.0, 2.0], n)
+    return replace(
+        program, linear=linear, pairwise=pairs + pairs.T, costs=costs, budget=float(costs.sum() // 2)
+    )
+
+
+def _twins(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """Some items are copies of others, in values, costs and rows."""
+    if program.n == 0:
+        return program
+    of = np.where(rng.random(program.n) < 0.5, rng.integers(program.n), np.arange(program.n))
+    pairwise = program.pairwise[np.ix_(of, of)]
+    np.fill_diagonal(pairwise, 0.0)
+    rows = tuple(replace(row, coefficients=row.coefficients[of]) for row in program.rows)
+    return replace(program, linear=program.linear[of], pairwise=pairwise, costs=program.costs[of], rows=rows)
+
+
+def _precedence(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """Items that need others: a chain, or a tree."""
+    order, rows = rng.permutation(program.n), list(program.rows)
+    for k in range(1, program.n):
+        before = k - 1 if rng.random() < 0.7 else int(rng.integers(k))
+        coefficients = np.zeros(program.n)
+        coefficients[order[k]], coefficients[order[before]] = 1.0, -1.0
+        rows.append(LinearConstraint(coefficients, -np.inf, 0.0, f"need {k}"))
+    return replace(program, rows=tuple(rows))
+
+
 def _full_digits(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
     """Numbers with all their digits."""
     n = program.n
@@ -200,6 +234,9 @@ TWISTS: dict[str, _Twist] = {
     "strong links": _strong_links,
     "offset": _offset,
     "full digits": _full_digits,
+    "exact ties": _exact_ties,
+    "twins": _twins,
+    "precedence": _precedence,
     "no interactions": lambda _, program: replace(program, pairwise=0 * program.pairwise),
     "no costs": lambda _, program: replace(program, costs=0 * program.costs),
     "no values": lambda _, program: replace(program, linear=0 * program.linear),

@@ -9,12 +9,11 @@ import pytest
 from benchmarks.runner import main
 from benchmarks.trust import checks, command
 from benchmarks.trust.command import contradiction, large_program
-from benchmarks.trust.draw import SHARED_TWISTS, TWISTS, draw
+from benchmarks.trust.draw import SHARED_TWISTS, SIZES, TWISTS, draw
 from benchmarks.trust.oracle import enumerate_all
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, branch_and_bound, relaxation, solve
 from mio_rag.solvers.result import conclude
-from mio_rag.testing.programs import SCALES
 
 PROGRAM = SelectionProgram([3.0, 2.0], np.zeros((2, 2)), [1, 1], 1)
 OPTIONS = SolveOptions()
@@ -66,12 +65,12 @@ def test_a_selection_at_the_edge_of_the_tolerance_is_doubtful() -> None:
 @pytest.mark.parametrize(("shared", "twists"), [(False, TWISTS), (True, TWISTS | SHARED_TWISTS)])
 def test_every_twist_is_drawn_and_programs_repeat(shared: bool, twists) -> None:
     seen: set[str] = set()
-    for seed in range(200):
+    for seed in range(250):
         program, names = draw(np.random.default_rng(seed), 8, shared)
         again, _ = draw(np.random.default_rng(seed), 8, shared)
         assert program.to_dict() == again.to_dict()
         seen.update(names)
-    assert seen == {*twists, *(f"values at {scale:g}" for scale in SCALES)}
+    assert seen == {*twists, *(f"values at {scale:g}" for scale in SIZES)}
     large = large_program(np.random.default_rng(0), shared)
     assert large.n >= 25
     assert (large.segments is not None) == shared

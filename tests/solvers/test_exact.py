@@ -140,6 +140,12 @@ def test_every_certificate_of_random_programs_holds(k: int, shared: bool) -> Non
     assert check_program(5, k, Counter(), shared=shared) == []
 
 
+@pytest.mark.parametrize("part", range(10))
+def test_ten_thousand_small_programs_are_solved_to_their_optima(part: int) -> None:
+    wrong = [one for k in range(1000) for one in check_program(100 + part, k, Counter(), brief=True)]
+    assert wrong == []
+
+
 def test_agrees_with_highs_beyond_the_reach_of_enumeration() -> None:
     for seed in range(4):
         program = similar(seed, 26, 0.15, 400, shared=seed == 3)
