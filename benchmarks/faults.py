@@ -7,6 +7,7 @@ each reply takes so many seconds.
 from __future__ import annotations
 
 import email.utils
+import itertools
 import json
 import random
 import re
@@ -205,6 +206,16 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(OSError):  # the client waits no longer
             if self.path == "/v1/chat/completions":
                 self._complete(body)
+            elif (
+                self.path == "/tokenize"
+            ):  # as llama.cpp counts: a number that is no token stands between texts
+                parts = body["content"] if isinstance(body["content"], list) else [body["content"]]
+                frame = body.get("add_special", False)
+                counted = ([-1] if isinstance(p, int) else [0] * self.server.tokens(p, frame) for p in parts)
+                self._send(200, json.dumps({"tokens": list(itertools.chain(*counted))}).encode())
+            elif self.path == "/apply-template":
+                prompt = "\n\n".join(message["content"] for message in body["messages"])
+                self._send(200, json.dumps({"prompt": prompt}).encode())
             else:
                 self._send(404, b"{}")
 
@@ -273,13 +284,9 @@ class _Handler(BaseHTTPRequestHandler):
             for k in range(len(data)):
                 self.wfile.write(data[k : k + 1])
                 time.sleep(0.1)
-        else:
-            self.wfile.write(data)
-        if how == "twice":
-            self.wfile.write(
-                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data)
-            )
-            self.wfile.write(data)
+            return
+        again = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data)
+        self.wfile.write(data + again + data if how == "twice" else data)
 
     def finish(self) -> None:
         with suppress(OSError, ValueError):  # broken on purpose

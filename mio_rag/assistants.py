@@ -376,7 +376,7 @@ def make_server(tools: Assistants) -> Any:
         name = params.name
         if name not in offered:
             return said(f"There is no tool '{name}': {choose(name, offered)}", is_error=True)
-        arguments = offered[name][1]
+        arguments, spent = offered[name][1], None
         try:
             given = arguments.model_validate(params.arguments or {})
             reply: Reply = await anyio.to_thread.run_sync(getattr(tools, name), given)
@@ -384,11 +384,11 @@ def make_server(tools: Assistants) -> Any:
         except ValidationError as error:
             problem = "; ".join(_problem(one, arguments) for one in error.errors())
         except MioRagError as error:
-            problem = str(error)
+            problem, spent = str(error), getattr(error, "spent", None)
         except Exception:
             _LOG.exception("%s failed", name)
             problem = f"{name} failed: see the log of the server"
-        return said(problem, is_error=True)
+        return said(problem, is_error=True, structured_content=None if spent is None else spent.usage)
 
     async def read(context: Any, params: Any) -> Any:
         prefix, uri = "mio://passage/", str(params.uri)

@@ -292,9 +292,10 @@ class Collection:
             text.
         answer_tokens: longest answer.
 
-        Returns: `refused` where nothing was selected: the model is then not called.
+        Returns: `refused` where nothing was selected: the model is then not called. Its tokens are those of
+            all calls.
 
-        Raises `GenerationError` if the model fails.
+        Raises `GenerationError` if the model fails; its `spent` is what that cost.
         """
         allowed, question, reader = check_budget(budget), _text(question), self._reader(model)
         retriever = self.retriever(reader, where)
@@ -308,8 +309,9 @@ class Collection:
         outcome = session.attempt(Question("question", question), reader, allowed).check()
         assert outcome.reply is not None
         selected = outcome.selection
-        made = None if selected is None else noted(selected, retriever.index)
-        return replace(outcome.reply.answer, selection=made)
+        made, total = None if selected is None else noted(selected, retriever.index), outcome.costs.total()
+        into, out = total.prompt_tokens, total.completion_tokens
+        return replace(outcome.reply.answer, selection=made, prompt_tokens=into, completion_tokens=out)
 
     async def aselect(self, question: str, **options: Any) -> Selection:
         """`select` in a worker thread."""

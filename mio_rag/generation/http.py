@@ -91,6 +91,9 @@ class JsonClient:
         content = None if body is None else json.dumps(body)
         until, raw, size = time.monotonic() + self._seconds, bytearray(), 0
         with self._client.stream(method, path, content=content) as response:
+            reads = _reads(response.extensions["network_stream"])
+            if not reads[-1]:
+                raise HttpFailure("the server had sent a reply that was not asked for")
             streams = response.headers.get("content-type", "").startswith("text/event-stream")
             events = hear if streams and response.is_success else None
             for part in response.iter_bytes():
@@ -106,6 +109,7 @@ class JsonClient:
                         data = line.strip().removeprefix(b"data:").strip()
                         if line.startswith(b"data:"):
                             events(DONE if data == DONE.encode() else _json(data, response.status_code))
+            reads.append(0)
             if not response.is_success:
                 raise _refusal(response, raw)
             return None if events is not None else _json(raw, response.status_code)
@@ -122,6 +126,25 @@ class JsonClient:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def _reads(stream: Any) -> list[int]:
+    """How often a connection was read for its last reply so far; at first once.
+
+    What is there before anything was read came with the reply before: a server or a proxy that sends two
+    would have the next question answered by the second.
+    """
+    known: list[int] = getattr(stream, "reads", [1])
+    if not hasattr(stream, "reads"):
+        read = stream.read
+
+        def counted(*given: Any, **more: Any) -> Any:
+            known[-1] += 1
+            return read(*given, **more)
+
+        stream.reads, stream.read = known, counted
+    del known[:-1]
+    return known
 
 
 def _json(raw: bytes | bytearray, status: int) -> Any:

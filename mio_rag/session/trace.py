@@ -25,6 +25,7 @@ from mio_rag.session.costs import Call, Costs, totals
 from mio_rag.session.state import Queries, Result, State, describe, signals
 from mio_rag.settings import explain
 from mio_rag.storage import append_lines, parse_json, read_text
+from mio_rag.types import Answer, GenerationError
 
 VERSION = 2
 _OPENING = '{"version": '  # of every line
@@ -214,7 +215,12 @@ class Outcome:
     results: Mapping[str, Result] = field(default_factory=dict)  # by id of the action
 
     def check(self) -> Outcome:
-        """Return this outcome, or raise its error."""
+        """Return this outcome, or raise its error, with all that the question cost."""
+        if isinstance(self.error, GenerationError):
+            total = self.costs.total()
+            if total.prompt_tokens or total.completion_tokens:
+                spent = (total.prompt_tokens, total.completion_tokens, self.trace.seconds)
+                self.error.spent = Answer("", *spent, self.trace.generator)
         if self.error is not None:
             raise self.error
         return self

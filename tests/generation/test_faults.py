@@ -121,6 +121,14 @@ def test_no_reply_costs_more_than_is_counted(
         assert "no. 5".startswith("".join(told))
 
 
+def test_no_question_is_answered_by_the_reply_to_another(server: FaultyServer) -> None:
+    with made(server, retries=1) as generator:
+        for k in range(6):
+            server.planned = [WHOLE["the reply twice"]] * (k % 2)
+            prompt = build_prompt(Question("q", f"How long is the river? (no. {k})"))
+            assert generator.generate(prompt, max_tokens=9).text == f"no. {k}"
+
+
 @pytest.mark.parametrize("fault", ["504", "reset", "late", "cut"])
 def test_attempts_before_the_answer_are_part_of_its_cost(fault: str, server: FaultyServer) -> None:
     server.planned = [WHOLE[fault]] * 2
