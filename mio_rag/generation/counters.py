@@ -49,7 +49,7 @@ def load_tokenizer(name: str, what: str = "hf") -> Any:
 
     Raises `InputError` if it cannot be loaded: no such folder, no such id, or no network.
     """
-    transformers = require("transformers", "retrieval", "reading a Hugging Face tokenizer")
+    transformers = require("transformers", "torch", "reading a Hugging Face tokenizer")
     # A hub id has at most one slash; asking the hub for a mistyped path would end in a confusing message.
     looks_local = name.startswith((".", "/", "~", "\\")) or name.count("/") > 1
     if looks_local and not Path(name).expanduser().is_dir():
@@ -71,7 +71,7 @@ def chat_text(tokenizer: Any, messages: Sequence[Message]) -> tuple[str, bool]:
     """The text that the model continues, and whether special tokens are still to be added to it."""
     if getattr(tokenizer, "chat_template", None) is None:
         return "\n\n".join(one["content"] for one in messages), True
-    jinja2 = require("jinja2", "retrieval", "applying a chat template")
+    jinja2 = require("jinja2", "torch", "applying a chat template")
     options = {"tokenize": False, "add_generation_prompt": True}
     try:
         return str(tokenizer.apply_chat_template(list(messages), **options)), False

@@ -46,8 +46,8 @@ class HuggingFaceGenerator(BaseGenerator):
     ) -> None:
         if batch_size < 1:
             raise InputError(f"batch_size={batch_size}: give at least 1")
-        self._torch = require("torch", "retrieval", "running a Hugging Face model")
-        transformers = require("transformers", "retrieval", "running a Hugging Face model")
+        self._torch = require("torch", "torch", "running a Hugging Face model")
+        transformers = require("transformers", "torch", "running a Hugging Face model")
         self._tokenizer = load_tokenizer(name_or_path)
         self._tokenizer.padding_side = "left"
         if self._tokenizer.pad_token_id is None:

@@ -121,7 +121,7 @@ def train_ppo(
     """
     if len(experience) < LEAST:
         raise InputError(f"{len(experience)} questions are too few to learn from: give at least {LEAST}")
-    require("torch", "retrieval", "training by proximal policy optimisation")
+    require("torch", "torch", "training by proximal policy optimisation")
     how = settings or PPOSettings()
     trainer = _Trainer(experience, how)
     still = [(np.zeros_like(weights), np.zeros_like(bias)) for weights, bias in trainer.layers()]

@@ -291,7 +291,7 @@ def train_mlp(
     Returns weights_0 to bias_2, as a `Router` reads them, and for each epoch the mean loss, the accuracy in
     training and the accuracy in validation.
     """
-    torch: Any = require("torch", "retrieval", "training the published router")
+    torch: Any = require("torch", "torch", "training the published router")
     nn = torch.nn
     torch.manual_seed(how.seed)
     order = np.random.default_rng(how.seed).permutation(len(rows))

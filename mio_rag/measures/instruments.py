@@ -45,8 +45,8 @@ class TokenVectors:
     """
 
     def __init__(self, model: str = _PACKAGED, layer: int | None = None) -> None:
-        transformers: Any = require("transformers", "retrieval", "BERTScore")
-        self._torch: Any = require("torch", "retrieval", "BERTScore")
+        transformers: Any = require("transformers", "torch", "BERTScore")
+        self._torch: Any = require("torch", "torch", "BERTScore")
         folder = str(packaged_minilm()) if model == _PACKAGED else model
         local = Path(folder).is_dir()
         transformers.utils.logging.disable_progress_bar()

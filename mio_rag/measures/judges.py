@@ -78,7 +78,7 @@ class EntailmentJudge:
     """
 
     def __init__(self, model: str, threshold: float = 0.5) -> None:
-        library = require("sentence_transformers", "retrieval", "judge 'nli'").CrossEncoder
+        library = require("sentence_transformers", "torch", "judge 'nli'").CrossEncoder
         self._model = load_sentence_model("judge 'nli'", library, model)
         classes = {str(v).lower(): int(k) for k, v in (self._model.config.id2label or {}).items()}
         if "entailment" not in classes or len(classes) < 2:
@@ -92,7 +92,7 @@ class EntailmentJudge:
     def supports(self, question: str, sentence: str, passages: tuple[Passage, ...]) -> bool:
         """See `Judge`."""
         pairs = [(render_passage(p), f"{question} {sentence}") for p in passages]
-        softmax = require("torch", "retrieval", "judge 'nli'").nn.Softmax(dim=-1)
+        softmax = require("torch", "torch", "judge 'nli'").nn.Softmax(dim=-1)
         found = np.asarray(self._model.predict(pairs, show_progress_bar=False, activation_fn=softmax))
         return bool(float(found[:, self._place].max()) >= self._threshold)
 

