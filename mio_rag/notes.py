@@ -15,9 +15,11 @@ from mio_rag.documents.blocks import day_in, time_asked
 from mio_rag.documents.east_asian import NO_SPACES
 from mio_rag.filters import Lacking
 from mio_rag.formulations.numbers import plural
+from mio_rag.relevance.documents import is_known
 from mio_rag.relevance.features import asked_words
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.minilm import FINGERPRINT
+from mio_rag.retrieval.numbered import parts_asked
 from mio_rag.retrieval.words import language_of, tokens_of
 from mio_rag.selection.result import Note, Selection
 from mio_rag.sentences import is_replaced_kind
@@ -42,7 +44,8 @@ _ASKING = frozenset(("compare", "describe", "explain", "identify", "outline", "s
 #: Kinds of texts, of their parts and of what is asked for, which texts seldom name.
 _KINDS = frozenset((
     "allowance", "allowances", "annex", "appendix", "chapter", "clause", "clauses", "criteria", "deadline",
-    "duration", "entitlement", "footnote", "handbook", "memo", "paragraph", "paragraphs", "pdf",
+    "duration", "entitlement", "footnote", "handbook", "item", "items",
+    "memo", "paragraph", "paragraphs", "pdf",
     "prerequisite", "prerequisites", "spreadsheet", "subsection", "surcharge", "threshold", "webpage",
     "worksheet",
 ))  # fmt: skip
@@ -50,8 +53,8 @@ _BEFORE_NAMES = frozenset((
     "Mr", "Mrs", "Ms", "Mx", "Miss", "Dr", "Prof", "Sir", "Herr", "Herrn", "Frau", "Mme", "Mlle", "Madame",
     "Monsieur", "Se\u00f1or", "Se\u00f1ora", "Sra",
 ))  # fmt: skip
+_ENDINGS = ("s", "es", "ed", "d", "er", "ers", "ing", "ly")  # of words whose stem may be usual
 _MOST = 5  # names in a note
-_TELLING = 3  # words of a question that a text must all have, to be about it
 
 
 def noted(
@@ -61,8 +64,8 @@ def noted(
 
     lacking: documents that a filter left out; by default those of the index.
 
-    An estimate below 1/2 of how likely the documents answer is 1/2 where one text that is read has all of
-    three or more telling words of the question.
+    An estimate below 1/2 of how likely the documents answer is 1/2 where one text that is read has all
+    telling words of the question.
     """
     given = lacking if lacking is not None else () if index is None else _best_first(selection, index)
     found = [Note(one.code, str(one)) for one in given]
@@ -102,7 +105,7 @@ def _doubted(selection: Selection) -> bool:
 
 def _holds_all(selection: Selection, index: CorpusIndex) -> bool:
     asked = set(index.words(" ".join(asked_words(selection.pool.question))))
-    return len(asked) >= _TELLING and any(asked <= set(index.words(text)) for text in selection.texts)
+    return bool(asked) and any(asked <= set(index.words(text)) for text in selection.texts)
 
 
 def _not_in_force(selection: Selection) -> Iterator[str]:
@@ -126,10 +129,15 @@ def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
         begin = question.lstrip()[:1].isupper()  # "Compare" asks, and names nothing
         pieces = [one[0] for one in _PIECE.finditer(question)][begin:]
         pieces = [one for one in pieces if one.isalpha() and one.islower() and one not in _KINDS]
-        rare = [one for one in pieces if not common(one)]
+        rare = [
+            one for one in pieces if not any(map(common, (one, *(one.removesuffix(end) for end in _ENDINGS))))
+        ]
     asked, versions = time_asked(question), [one for one in selection.notes if one.code == "older_version"]
     if asked and (asked.start == asked.end or any(", a newer version" in one for one in versions)):
         named = [name for name in named if not name.startswith(asked.start[:4])]  # it only bounds
+    if is_known(selection.pool):
+        numbers = {".".join(part.numbers) for part in parts_asked(question)}
+        named = [name for name in named if name not in numbers]
     absent, elsewhere = list[str](), list[str]()
     for name in dict.fromkeys([*named, *rare]):
         words = [one for one in tokens_of(name) if index.words(one)]

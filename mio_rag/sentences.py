@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -329,6 +329,9 @@ _MARK = pattern(
 )
 
 
+Names = tuple[str, str, str]  # title, source and date of a document
+
+
 @lru_cache(maxsize=4096)
 def bare_name(text: str) -> frozenset[str]:
     """The words of a name but for dates, years and marks of a version."""
@@ -338,7 +341,8 @@ def bare_name(text: str) -> frozenset[str]:
 #: What asks how something was before; "How do I change my order?" does not.
 _CHANGE = pattern(
     r"\b(?:changed|changes (?:since|between|from|over)|used to|no longer|any ?more|over (?:time|the years)"
-    r"|previous(?:ly)?|former(?:ly)?|earlier (?:version|edition)|(?:the|an?) old(?:er)?|before and after"
+    r"|previous(?:ly)?(?! (?:\w+ ){0,2}(?:experience|employ|job))|former(?:ly)?|earlier (?:version|edition)"
+    r"|(?:the|an?) old(?:er)?|before and after"
     r"|than before|trend|evolved|evolution of|history of"
     r"|compar(?:e[ds]?|ing|ison)|(?:each|every|all|both|two|across|which) (?:of )?(?:the )?"
     r"(?:versions?|editions?|years)|so far|vergleich\w*"
@@ -372,6 +376,26 @@ def compares(question: str, one: Sequence[str], other: Sequence[str]) -> bool:
     changes, asked = asks_for_changes(question), marks_of(question)
     mine, others = (marks_of(" ".join(names)) for names in (one, other))
     return changes or bool(asked & mine - others and asked & others - mine)
+
+
+def versions_asked(question: str, one: Names, others: Iterable[Names]) -> list[Names]:
+    """A document and those of its versions that a question compares.
+
+    Where it names years, these are those that held then, and the newest.
+
+    one, others: title, source and date of each.
+    """
+    found = [one, *(other for other in dict.fromkeys(others) if compares(question, other, one))]
+    named = [names for names in found if named_years(question, names)]
+    if len(found) < 3 or len(named) > 1:
+        return named if len(found) > 2 else found
+    kept = [*named, max(found, key=lambda names: names[2])]
+    for year in marks_of(question):
+        kept += sorted((names for names in found if "" < names[2] < f"{year}~"), key=lambda names: names[2])[
+            -1:
+        ]
+    kept = [*dict.fromkeys(kept)]
+    return kept if len(kept) > 1 else found
 
 
 def named_years(question: str, names: Sequence[str]) -> int:

@@ -179,7 +179,8 @@ def parts_of(
         else:
             header = []
             if block.kind == "item":
-                if not leads and before is not None and _leads(before):
+                beside = k > 0 and document.blocks[k - 1].kind == "item"
+                if not leads and before is not None and not beside and _leads(before):
                     leads = [(-1, before)]
                 while leads and leads[-1][0] >= block.level:
                     leads.pop()

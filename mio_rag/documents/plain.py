@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from mio_rag.documents import east_asian
 from mio_rag.documents.blocks import (
@@ -26,12 +28,18 @@ from mio_rag.documents.blocks import (
     words_of,
 )
 from mio_rag.documents.east_asian import count_words
+from mio_rag.patterns import pattern
 
 _WIKI = re.compile(r"\s*((?:=\s?)+)\s*([^=\n]+?)\s*((?:\s?=)+)\s*")
 _UNDERLINE = re.compile(r"\s*(={3,}|-{3,}|~{3,}|\^{3,})\s*")
 _HASHES = re.compile(r"(#{1,6})\s+(\S.*?)\s*#*\s*")
 _RULER = re.compile(r"[\s|:+=_*~\u2013\u2014-]+")
 _SENTENCE = re.compile(r"[.!?](?:\s|$)")
+_STAMPED = pattern(
+    r"\s*[\[(]?(?:\d{4}-\d\d?-\d\d?|\d\d?[./]\d\d?[./]\d{2,4}|\d\d?:\d\d)(?!\d)(?:\W|\d|T|[AP]M)*[^\W\d_]\w*(?:\W+\w+){2}"
+)
+_LABELLED = pattern(r"\s*([^\W\d_][^:.;|]{0,30}):\s+(?=\S.{0,80}$)")
+_RECORD = 40  # words of a record that is one unit
 _WRAPPED = 50  # characters: a shorter line was not cut for its length
 #: A line of a text file that reads as its title: alone, short, before more text; no list, no setting.
 _TITLE_LINE = re.compile(r"\s*([^\W\d_][^\r\n=]{0,98}[\w)])[ \t]*\r?\n[ \t]*\r?\n\s*(?=\S)")
@@ -85,6 +93,7 @@ def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
         [line for line in p.split("\n") if line.strip()] for p in re.split(r"\n[^\S\n]*(?=\n)", text)
     ]
     paragraphs = [lines for lines in paragraphs if lines]
+    firsts = Counter(found[1] for lines in paragraphs if (found := _LABELLED.match(lines[0])))
     for k, lines in enumerate(paragraphs):
         if sum("|" in line for line in lines) >= max(2, 0.6 * len(lines)):
             rows = [line.strip().strip("|").split("|") for line in lines if not _RULER.fullmatch(line)]
@@ -94,6 +103,10 @@ def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
         code = "\n".join(map(str.rstrip, lines))
         if document.blocks and document.blocks[-1].kind == "code" and lines[0][0].isspace():
             document.blocks[-1].text += f"\n\n{code}"  # it goes on behind a blank line
+            continue
+        if entries := _entries(lines, firsts):
+            for entry in entries:
+                document.add("item", entry)
             continue
         if keeps_lines(lines):
             document.add("code", code)
@@ -108,6 +121,21 @@ def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
             document.add("heading", tidy(first), 1 if k == 0 else _level(first, after), looks=True)
             continue
         _add_paragraph(document, lines, words, headings)
+
+
+def _entries(lines: Sequence[str], firsts: Mapping[str, int]) -> list[str]:
+    """Entries of a log or chat, each from one stamp to the next; the lines of a record ("Name: ...") as one.
+
+    firsts: how many paragraphs begin with each label.
+    """
+    stamps = [k for k, line in enumerate(lines) if _STAMPED.match(line)]
+    if len(stamps) >= max(2, 0.4 * len(lines)) and stamps[0] == 0:
+        return [tidy(" ".join(lines[a:b])) for a, b in pairwise([*stamps, len(lines)])]
+    labels = [found[1] for line in lines if (found := _LABELLED.match(line))]
+    if len(labels) < max(2, len(lines)):
+        return []
+    said = [*map(tidy, lines)]
+    return ["\n".join(said)] if firsts[labels[0]] > 1 and sum(map(count_words, said)) <= _RECORD else said
 
 
 def _level(line: str, after: str = "") -> int:

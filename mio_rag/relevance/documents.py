@@ -17,7 +17,7 @@ Where the question names one document, the rest of the question says what is loo
 formula and .7 of the same by the rest of the question, with the best of the named document in place of the
 best of the pool, and shares of at most 1. Where it asks the same of up to four documents, as in "Compare the
 revenue of A and B", each is measured against its own best, so that none is forgotten for another. Where it
-compares up to four versions of one document, what they say in other words gains 2, and the best of each 6; of
+compares up to four versions of one document, what they say in other words gains 2, and the best of each 3; of
 two sentences on the same each is worth the better, so that both sides of a change are read. Where it names a
 part by its number ("clause 4.1"), the units of that part stand above all others. The relevance of a unit is
 the probability that it holds evidence,
@@ -45,7 +45,7 @@ from mio_rag.errors import InputError
 from mio_rag.patterns import pattern
 from mio_rag.pool import Pool
 from mio_rag.relevance.features import logistic
-from mio_rag.sentences import bare_name, compares, may_compare
+from mio_rag.sentences import bare_name, may_compare, versions_asked
 
 FloatArray = NDArray[np.float64]
 #: Scores of passages beside those that every pool has.
@@ -57,7 +57,7 @@ _REST = 0.7  # weight of the rest of the question, where the question names one 
 _SURELY_THERE = 0.6  # fit of a number from which a part is there that is asked for
 _SURELY_NOT = 0.02  # below the smallest of 214 questions asked of their own documents, which was .6
 _CLEAR = 2.5  # times as much does the scope weigh there
-_COMPARED = 6.0  # log score that the best unit of each of compared versions gains ...
+_COMPARED = 3.0  # log score that the best unit of each of compared versions gains ...
 _CHANGED = 2.0  # ... and what one of them says in other words than another
 _ALIKE = 0.3  # Jaccard similarity of what two versions say of the same
 _NUMBERED = 6.0  # log score by which units of a part that is named by its number stand above all others
@@ -66,7 +66,7 @@ _NAMED = 0.999  # scope from which a document is the one that the question names
 #: Fingerprints of embedders that read English only: their cosines say nothing of questions in other scripts.
 _ENGLISH = ("sentence-transformers:72362722b466552f",)  # minilm
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
-_WORD = pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
+_WORD = pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]+")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -197,42 +197,48 @@ def _with_versions(pool: Pool, z: FloatArray) -> FloatArray:
     if not may_compare(pool.question) or units is None:
         return z
     names, made = [pool.names[i] for i in units.owners.tolist()], z.copy()
-    best = names[int(z.argmax())]
-    others = [name for name in dict.fromkeys(names) if compares(pool.question, name, best)]
-    if not 0 < len(others) <= _FEW:
+    asked = versions_asked(pool.question, names[int(z.argmax())], names)
+    if not 1 < len(asked) <= _FEW + 1:
         return z
-    versions = {one: [k for k, name in enumerate(names) if name == one] for one in (best, *others)}
-    headings, words = dict[int, tuple[frozenset[str], ...]](), dict[int, frozenset[str]]()
+    versions = {one: [k for k, name in enumerate(names) if name == one] for one in asked}
+    said = dict[int, tuple[str, tuple[frozenset[str], ...], frozenset[str]]]()
     for k in (k for rows in versions.values() for k in rows):
         i, (start, end) = int(units.owners[k]), units.spans[k].tolist()
-        headings[k] = () if units.sections is None else tuple(map(bare_name, units.sections[k]))
-        words[k] = frozenset(_WORD.findall(pool.texts[i][start:end].casefold()))
+        text, path = pool.texts[i][start:end].casefold(), () if units.sections is None else units.sections[k]
+        said[k] = text, tuple(map(bare_name, path)), frozenset(_WORD.findall(text))
 
-    def nearest(k: int, rows: Sequence[int]) -> tuple[float, int]:
-        """What a version says of the same under the same heading, and how far in the same words."""
-        same = [j for j in rows if headings[j] == headings[k]]
-        return max(
-            ((len(words[j] & words[k]) / max(1, len(words[j] | words[k])), j) for j in same),
-            default=(0.0, -1),
-        )
+    def nearest(k: int, rows: Sequence[int]) -> int | None:
+        """What a version says of the same under the same heading, in nearly the same words."""
+        text, path, words = said[k]
+        same = {
+            j: len(said[j][2] & words) / max(1, len(said[j][2] | words)) for j in rows if said[j][1] == path
+        }
+        best = max(same, key=lambda j: (said[j][0] == text, same[j], z[j]), default=-1)
+        return best if best >= 0 and (same[best] >= _ALIKE or said[best][0] == text) else None
 
     for name, rows in versions.items():
         for k in rows:
             pairs = [nearest(k, there) for other, there in versions.items() if other != name]
-            made[k] = max([z[k], *(z[j] for near, j in pairs if near >= _ALIKE)])
-            if any(near < 1.0 for near, _ in pairs):
-                made[k] += _CHANGED
-    first, top = int(made.argmax()), made.max() + _COMPARED
+            made[k] = max([z[k], *(z[j] for j in pairs if j is not None)])
+            made[k] += _CHANGED * any(j is None or said[j][0] != said[k][0] for j in pairs)
+    first = max(said, key=made.__getitem__)
+    top = made.max() + _COMPARED
     for rows in versions.values():
-        near, k = nearest(first, rows)
-        made[k if near >= _ALIKE else max(rows, key=z.__getitem__)] = top
+        found = nearest(first, rows)
+        made[max(rows, key=z.__getitem__) if found is None else found] = top
     return made
 
 
-def names_part(pool: Pool) -> bool:
-    """Whether the question names a part by its number that the pool surely has."""
-    found = None if pool.sentences is None else pool.sentences.scores.get("number")
-    return found is not None and found.max(initial=0.0) >= _SURELY_THERE
+def is_known(pool: Pool) -> bool:
+    """Whether the pool has what the question names: a part by its number, or versions that it compares."""
+    numbers = None if pool.sentences is None else pool.sentences.scores.get("number")
+    if numbers is not None and numbers.max(initial=0.0) >= _SURELY_THERE:
+        return True
+    scope = pool.scores.get("scope")
+    if scope is None or not may_compare(pool.question) or (scope >= _NAMED).all():
+        return False
+    names = [name for name, own in zip(pool.names, scope.tolist(), strict=True) if own >= _NAMED]
+    return any(len(versions_asked(pool.question, name, names)) > 1 for name in dict.fromkeys(names))
 
 
 def _of_number(pool: Pool) -> NDArray[np.bool_]:

@@ -167,7 +167,7 @@ def _fit(address: Sequence[tuple[Part, bool]], asked: Part) -> float:
             numbers = part.numbers if nested else numbers + part.numbers
         if numbers[: len(asked.numbers)] == asked.numbers:
             whole = first.numbers[: len(asked.numbers)] == asked.numbers
-            named = bool(first.kind) or asked.kind in _LISTED
+            named = bool(first.kind) or (asked.kind in _LISTED and not (is_heading and asked.kind))
             best = max(best, 0.25 + 0.4 * named + 0.2 * (is_heading or first.sure) + 0.15 * whole)
         elif asked.numbers[: len(numbers)] == numbers:  # what is asked for may not be numbered there
             best = max(best, 0.1 * len(numbers) / len(asked.numbers))

@@ -44,7 +44,7 @@ from mio_rag.formulations.robust import (
 from mio_rag.formulations.rows import fixed_values
 from mio_rag.formulations.uncertainty import DeviationBudget, NormBall, ScaledSet, UncertaintySet
 from mio_rag.pool import Candidates
-from mio_rag.relevance.documents import names_part
+from mio_rag.relevance.documents import is_known
 from mio_rag.relevance.model import RelevanceModel, RelevanceSource, answerable_for
 from mio_rag.selection.constraints import Side, side_of
 from mio_rag.selection.units import PASSAGE, Cut, cut_into_sentences, may_cut, outdated
@@ -75,7 +75,7 @@ class Read(NamedTuple):
         if self.source.kind == "documents":
             by_cover = answerable_for(self.candidates.embedder)
             likely = None if by_cover is None else by_cover.probability(self.candidates)
-            return max(likely, 0.5) if likely is not None and names_part(self.candidates) else likely
+            return max(likely, 0.5) if likely is not None and is_known(self.candidates) else likely
         if self.model is None or self.model.answerable is None:
             return None
         return self.model.answerable.probability(self.candidates)

@@ -18,7 +18,7 @@ from mio_rag.relevance.documents import surely_elsewhere
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Note, Selection, WorstCase
-from mio_rag.sentences import are_versions, compares, may_compare
+from mio_rag.sentences import are_versions, may_compare, versions_asked
 from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import age_of, moment
@@ -177,12 +177,12 @@ def _not_compared(choice: Choice) -> list[str]:
     names, best = candidates.names, dict[tuple[str, str, str], float]()
     for name, worth in zip(names, candidates.relevance.tolist(), strict=True):
         best[name] = max(worth, best.get(name, 0.0))
-    read = {names[k] for k in choice.chosen}
+    read = sorted({names[k] for k in choice.chosen}, key=lambda name: -best[name])
     lacking = {
         name[1]: one[1]
-        for name in best
-        for one in read
-        if name not in read and 2 * best[name] >= best[one] and compares(candidates.question, name, one)
+        for one in read[:1]
+        for name in versions_asked(candidates.question, one, best)
+        if name not in read and 2 * best[name] >= best[one]
     }
     return [
         f"the question compares versions, but of '{other}' and "

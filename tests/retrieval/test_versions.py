@@ -415,3 +415,27 @@ def test_a_time_before_all_versions_is_noted(time: str, expected: bool, tmp_path
         (tmp_path / f"rent-law-{day[:4]}.md").write_text(text)
     found = Collection(tmp_path, embedder="tfidf").select(f"What was the deposit {time}?", budget=200)
     assert any(note.code == "not_in_force" for note in found.notes) is expected
+
+
+@pytest.mark.parametrize(
+    ("question", "budget", "read", "left"),
+    [
+        ("How has the trim price changed since 2023?", 40, "45", "3"),
+        ("How much did the trim price rise from 2022 to 2024?", 40, "35", "4"),
+        ("Compare the trim price in all years.", 60, "345", ""),
+        ("How much is the trim?", 40, "5", "34"),
+        ("How much was the trim before 2024?", 40, "4", "35"),
+    ],
+)
+def test_of_several_versions_those_asked_of_are_read(
+    question: str, budget: int, read: str, left: str, tmp_path: Path
+) -> None:
+    for year in (2022, 2023, 2024):
+        rows = "".join(f"{name},{year - 2019 + k}7\n" for k, name in enumerate(("Trim", "Wash", "Colour")))
+        (tmp_path / f"price-list-{year}.csv").write_text(f"Service,Price\n{rows}")
+    found = Collection(tmp_path, embedder="minilm").select(question, budget=budget)
+    assert {tens: f"Trim | {tens}7" in found.context for tens in read + left} == {
+        **dict.fromkeys(read, True),
+        **dict.fromkeys(left, False),
+    }
+    assert not [note for note in found.notes if note.code == "not_compared"]
