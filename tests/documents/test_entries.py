@@ -22,7 +22,7 @@ HOURS = "Visiting hours\n\nWard A: 14:00 to 19:00\nWard B: 15:00 to 18:00\nWard 
 @pytest.mark.parametrize(
     ("text", "question", "read"),
     [
-        (CHAT, "To which day was the release moved?", "\n[2024-05-02 09:16] Tom: No, it is moved to 9 May"),
+        (CHAT, "Which tests fail?", "\n[2024-05-02 09:16] Tom: No, it is moved to 9 May"),
         (CHAT, "Which timeout has the sandbox?", "which I look at now, and the log as well."),
         (LOG, "When was the oil of pump 114 changed?", "\n2024-04-03 P300 no. 114: oil changed, 1 h"),
         (RECORDS, "What is the phone number of the fire warden?", "Omar Said\nPhone: 0170 2222\nRole: fire"),
