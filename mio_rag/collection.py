@@ -146,7 +146,7 @@ def select(
     costs = arrays.get("tokens")
     if costs is None and all(one.tokens is not None for one in given):
         costs = np.array([one.tokens for one in given], dtype=np.float64)
-    pool = pool_of(
+    pool, index = pool_of(
         question,
         given,
         count,
@@ -160,7 +160,7 @@ def select(
         costs = costs[[place[name] for name in pool.ids]]
         pool = replace(pool, tokens=costs)  # type: ignore[arg-type]
     chosen = _by_method(method, chooser)(pool, allowed, count if costs is None else None)
-    return noted(chosen, lacking=lacking)
+    return noted(chosen, index, lacking, given=True)
 
 
 class Collection:

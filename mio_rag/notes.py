@@ -58,22 +58,28 @@ _MOST = 5  # names in a note
 
 
 def noted(
-    selection: Selection, index: CorpusIndex | None = None, lacking: Iterable[Lacking] | None = None
+    selection: Selection,
+    index: CorpusIndex | None = None,
+    lacking: Iterable[Lacking] | None = None,
+    *,
+    given: bool = False,
 ) -> Selection:
     """Return the selection with what a user should know about its question and the documents.
 
     lacking: documents that a filter left out; by default those of the index.
+    given: the index is of passages that were retrieved elsewhere.
 
     An estimate below 1/2 of how likely the documents answer is 1/2 where one text that is read has all
     telling words of the question.
     """
-    given = lacking if lacking is not None else () if index is None else _best_first(selection, index)
-    found = [Note(one.code, str(one)) for one in given]
+    if lacking is None:
+        lacking = () if index is None else _best_first(selection, index)
+    found = [Note(one.code, str(one)) for one in lacking]
     if index is not None:
         if _doubted(selection) and _holds_all(selection, index):
             kept = tuple(one for one in selection.notes if one.code != "answerable")
             selection = replace(selection, answerable=0.5, notes=kept)
-        found += [Note("not_named", text) for text in _not_named(selection, index)]
+        found += [Note("not_named", text) for text in _not_named(selection, index, given)]
         if (files := len({one.source for one in index.unread})) and _doubted(selection):
             text = (
                 f"{plural(files, 'file')} could not be read in full, and may hold the answer: "
@@ -119,7 +125,7 @@ def _not_in_force(selection: Selection) -> Iterator[str]:
             yield f"'{one.source}' is dated {when}; no older version was found"
 
 
-def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
+def _not_named(selection: Selection, index: CorpusIndex, given: bool) -> Iterator[str]:
     """Names, numbers, codes and rare words of the question that no document has, or nothing that is read."""
     question, own = selection.pool.question, _own(index)
     language = language_of(question, own)
@@ -153,7 +159,7 @@ def _not_named(selection: Selection, index: CorpusIndex) -> Iterator[str]:
         if not stems <= read and not (name in rare and all(_has_kin(one, read) for one in stems)):
             (absent if is_absent and not stems <= _titled(question, index) else elsewhere).append(name)
     among = "" if index.allowed is None else " that meets the filter"
-    for who, names in ((f"No document{among}", absent), ("Nothing that was read", elsewhere)):
+    for who, names in (("No passage given" if given else f"No document{among}", absent), ("Nothing that was read", elsewhere)):
         if names:
             yield f"{who} has {' or '.join(repr(name) for name in names[:_MOST])}."
 

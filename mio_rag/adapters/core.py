@@ -30,6 +30,8 @@ from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.filters import Filter
+from mio_rag.formulations.numbers import plural
+from mio_rag.notes import noted
 from mio_rag.relevance.documents import is_document_pool
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.selection.result import Note, Selection
@@ -220,8 +222,14 @@ class Documents:
             return self
         data, sources = self.metadata or [{}] * n, self.sources or [""] * n
         kept = conditions.rows(Passage(str(k), "x", source=sources[k], metadata=data[k]) for k in range(n))
+        return self.at(kept)
+
+    def at(self, rows: Sequence[int]) -> Documents:
+        """Return some of them, in this order."""
+        if len(rows) == len(self.texts):
+            return self
         columns: dict[str, Any] = {
-            name: None if column is None else [column[i] for i in kept]
+            name: None if column is None else [column[i] for i in rows]
             for name, column in self.columns().items()
         }
         return Documents(**columns)
@@ -297,7 +305,8 @@ def choose(
     empty context would make a reader invent its answer.
     """
     check_budget(budget)
-    documents = documents.only(where)
+    given = documents.only(where)
+    documents = given.at([k for k, text in enumerate(given.texts) if text.strip()])
     n = len(documents.texts)
     if not n:
         return Choice(None)
@@ -320,6 +329,8 @@ def choose(
             "similarities for distances, or no scores",
         )
         scores = scores[0] + scores[-1] - scores if turned else scores
+    if blank := len(given.texts) - n:
+        problems.insert(0, f"{plural(blank, 'document')} without text {'was' if blank == 1 else 'were'} left out")
     data = documents.metadata or [{}] * n
     passages = [
         Passage(
@@ -336,7 +347,7 @@ def choose(
         for k in range(n)
     ]
     tokens = RegexCounter() if counter is None else as_counter(counter)
-    pool = pool_of(
+    pool, index = pool_of(
         query,
         passages,
         tokens,
@@ -352,7 +363,7 @@ def choose(
             name: given and [given[k] for k in rows_of] for name, given in columns.items()
         }
         pool = replace(pool, **placed)
-    selection = selector.select(pool, budget, tokens)
+    selection = noted(selector.select(pool, budget, tokens), index, given=True)
     if problems:
         _LOG.warning("%s", "; ".join(problems))
         selection = replace(selection, notes=(*selection.notes, *(Note("places", one) for one in problems)))

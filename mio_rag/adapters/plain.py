@@ -18,6 +18,7 @@ from mio_rag.formulations.rows import count_problem
 from mio_rag.pool import Candidates
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.retrieval.embedders import Embedder
+from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.repetition import Repetition
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
@@ -141,8 +142,8 @@ def pool_of(
     embedder: Embedder | None = None,
     scores: Sequence[float] | NDArray[Any] | None = None,
     whole: bool = False,
-) -> Candidates:
-    """Return the pool of passages that were retrieved elsewhere.
+) -> tuple[Candidates, CorpusIndex | None]:
+    """Return the pool of passages that were retrieved elsewhere, and the index that ranked them, if one did.
 
     query: the question's embedding; otherwise `embedder` makes it, and the vectors that passages lack.
     scores: relevance, larger is better. Without it the passages are ranked as those of an index: by vectors,
@@ -168,7 +169,8 @@ def pool_of(
         if embedder is not None and not whole:
             passages = as_documents(passages)
         index = index_of(passages, rows, asked)  # type: ignore[arg-type]
-        return Retriever(index, pool=len(passages), counter=counter, link_hops=0).retrieve(question)
+        retriever = Retriever(index, pool=len(passages), counter=counter, link_hops=0)
+        return retriever.retrieve(question), index
     vectors = [passage.vector for passage in passages]
     repeated, every = Repetition.build(passages), list(range(len(passages)))
     columns: dict[str, Any] = {
@@ -178,7 +180,7 @@ def pool_of(
             ("metadata", "metadata"), ("lines", "lines"),
         )
     }  # fmt: skip
-    return Candidates(
+    pool = Candidates(
         ids=[passage.id for passage in passages],
         texts=[passage.text for passage in passages],
         relevance=scores,  # type: ignore[arg-type]
@@ -192,6 +194,7 @@ def pool_of(
         duplicates=repeated.among(every, passages, question),
         **columns,
     )
+    return pool, None
 
 
 def checked_scores(scores: ArrayLike, n: int, name: str = "scores") -> NDArray[np.float64]:

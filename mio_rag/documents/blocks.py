@@ -441,9 +441,13 @@ def is_numbered(line: str) -> bool:
 
 
 def nest_items(document: Document) -> None:
-    """Find how deep items stand by the kinds of their marks, where the format does not say."""
+    """Find how deep items stand by the kinds of their marks, where the format does not say.
+
+    A short line with a number is the heading of the items that go on with it: "3. Term" of "3.1 It ends ...".
+    """
     open_: list[str] = []
-    letter = ""
+    letter, one = "", ""
+    after = {id(block): behind.text for block, behind in pairwise(document.blocks) if behind.kind == "item"}
     for block in document.blocks:
         if block.kind != "item":
             if block.kind == "heading" or not open_ or count_words(block.text) > 60:
@@ -452,6 +456,13 @@ def nest_items(document: Document) -> None:
         found = _MARKS.match(block.text)
         kind = mark_kind(block.text)
         mark = found[0].strip("(). ") if found else ""
+        if kind == "one":
+            one = mark
+            if after.get(id(block), "").startswith(f"{mark}.1") and _heads_items(block.text):
+                block.kind, block.level, block.looks, open_ = "heading", COUNTED_LEVEL, True, []
+                continue
+        elif kind == "two" and mark.split(".")[0] != one:
+            open_ = []
         # "(i)" after "(h)" is a letter.
         if (
             kind == "roman"
@@ -470,6 +481,10 @@ def nest_items(document: Document) -> None:
         else:
             open_.append(kind)
         block.level = min(len(open_) - 1, 4)
+
+
+def _heads_items(line: str) -> bool:
+    return 1 < count_words(line) <= LONGEST_TITLE and line[-1] not in ".,;:?!"
 
 
 def merged(cell: str) -> str:
@@ -534,6 +549,13 @@ _STATED = pattern(
     r"|fassung vom|g\u00fcltig|rev(?:ision)?\.? ?\d{1,3},|mis \u00e0 jour|en vigueur|actualizado|vigente)"
     rf"|{east_asian.STATED})"
     r"[\s:\uff1a(\uff08]*(?:(?:on|date|as of|from|of|le|el|am|since|ab dem|ab|seit dem|seit)[\s:]*)?",
+    re.IGNORECASE,
+)
+
+#: What before "date:" makes it no date of the document.
+_OTHER_DATE = pattern(
+    r"\b(?:application|arrival|birth|closing|completion|delivery|departure|due|end|expir(?:y|ation)|next"
+    r"|renewal|review|start|submission|target|travel)\s*$",
     re.IGNORECASE,
 )
 
@@ -685,6 +707,8 @@ def stated_date(blocks: Sequence[Block]) -> str:
         for mark in _STATED.finditer(block.text[:300]):
             if count_words(block.text) > 20 and mark.start() > 30:
                 break  # it tells of something else
+            if _OTHER_DATE.search(block.text[: mark.start()]):
+                continue
             # "2024年4月1日改定" says the day first.
             behind = east_asian.is_wide(mark[0]) and count_words(block.text) <= 20
             if day := day_in(block.text, mark.end()) or (day_in(block.text, whole=True) if behind else ""):

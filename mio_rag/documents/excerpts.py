@@ -22,6 +22,7 @@ from mio_rag.documents.blocks import (
     is_heading,
     is_numbered,
     keeps_lines,
+    nest_items,
 )
 from mio_rag.documents.east_asian import count_words
 from mio_rag.documents.passages import TELLS, Part, parts_of
@@ -251,6 +252,8 @@ def read_excerpt(text: str, title: str = "") -> tuple[str, Sequence[Part]]:
     reader.read()
     document = reader.document
     document.title = title
+    if not any(block.level for block in document.blocks if block.kind == "item"):
+        nest_items(document)
     shown = list(text.replace("\r", " "))
     for k in reader.joins:
         shown[text.rfind("\n", 0, lines[k][0])] = " "

@@ -170,7 +170,6 @@ def test_an_empty_context_is_an_error() -> None:
         (Documents(["a", "b"], embeddings=[[1.0], None]), 9, "1 of 2 documents have no embedding"),
         (Documents(["a"], embeddings=[[1.0, 0.0]]), 9, "the question has no embedding"),
         (Documents(["a", "b"], embeddings=[[1.0], [1.0, 2.0]]), 9, "the documents: vectors are not rows"),
-        (Documents(["  "], ["x"], scores=[1.0]), 9, "passage 'x' has no text"),
         (Documents(["a"], scores=[float("nan")]), 9, r"scores\[0\] is nan: every value must be finite"),
         (Documents(["a"], scores=["0.5"]), 9, "document 0: its score is '0.5', expected a number"),
         (Documents(["a"], scores=[True]), 9, "document 0: its score is True"),
@@ -249,3 +248,11 @@ def test_pieces_of_documents_with_vectors_and_no_embedder_are_read_whole() -> No
         choose("winter fare?", items, budget=60, query_embedding=[1.0, 0.1]).selection.candidates.lines
         is None
     )
+
+
+def test_documents_without_text_are_left_out_with_a_note(caplog: pytest.LogCaptureFixture) -> None:
+    items = Documents(["one two", " \n", "three four"], ["x", "y", "z"], scores=[0.9, 0.8, 0.7])
+    choice = choose("q", items, budget=9, selector=SCORED)
+    assert choice.indices == (0, 2)
+    assert choice.notes[0]["certificate"]["notes"] == ["1 document without text was left out"]
+    assert choose("q", Documents(["", "\t"], scores=[1.0, 1.0]), budget=9).read == ()

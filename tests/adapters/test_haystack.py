@@ -122,5 +122,4 @@ def test_what_cannot_be_saved_or_used_is_named(model) -> None:
     with pytest.raises(InputError, match="did you mean 'max_passages'"):
         SelectionRanker(9, max_passage=2)
     assert SelectionRanker(9).run("q", [])["documents"] == []
-    with pytest.raises(InputError, match="has no text"):
-        SelectionRanker(9, redundancy_weight=0).run("q", [Document(content=None, score=1.0)])
+    assert SelectionRanker(9).run("q", [Document(content=None, score=1.0)])["documents"] == []

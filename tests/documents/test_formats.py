@@ -243,6 +243,7 @@ def test_passages_are_about_as_long_as_asked(tmp_path: Path, size: int) -> None:
         ("a.md", "---\ndate: 2024-05-03\nowner: Ann\n---\nIt is so.", "2024-05-03"),
         ("a.md", "+++\nupdated = 2024-05-03\n+++\nIt is so.", "2024-05-03"),
         ("a.txt", "Last updated: May 3, 2024\n\nIt is so.", "2024-05-03"),
+        ("a.txt", "Jobs\n\nClosing date: 4 June 2025. Date: 3 May 2024", "2024-05-03"),
         *(
             (f"a.{kind}", f"Rules\n\n{said} 2024\n\nIt is so.", "2024-05-03")
             for kind in ("txt", "md")

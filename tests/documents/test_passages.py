@@ -220,3 +220,17 @@ def test_lines_that_stand_for_themselves_stay_lines(text: str) -> None:
 def test_wrapped_prose_is_one_line(text: str) -> None:
     assert "\n" not in read_excerpt(text)[0]
     assert "\n" not in read_text(text).blocks[0].text
+
+
+def test_a_numbered_line_heads_the_clauses_that_go_on_with_it() -> None:
+    text = (
+        "Contract of 10 May 2022\n1. Subject\n1.1 The contractor cleans all cars.\n1.2 It does so at night.\n"
+        "2. Term\n2.1 It ends after three years.\n3. Bring a coat.\n4.2 Fines are at most 5 %."
+    )
+    shown, parts = read_excerpt(text)
+    headings = {shown[one.start : one.end][:3]: [line.text for line in one.needs] for one in parts}
+    assert headings["1.2"] == ["1. Subject"]
+    assert headings["2.1"] == ["2. Term"]
+    assert headings["4.2"] != ["3. Bring a coat."]
+    read = read_text(text).blocks
+    assert [b.text for b in read if b.kind == "heading"] == ["1. Subject", "2. Term"]
