@@ -232,5 +232,5 @@ def test_a_numbered_line_heads_the_clauses_that_go_on_with_it() -> None:
     assert headings["1.2"] == ["1. Subject"]
     assert headings["2.1"] == ["2. Term"]
     assert headings["4.2"] != ["3. Bring a coat."]
-    read = read_text(text).blocks
-    assert [b.text for b in read if b.kind == "heading"] == ["1. Subject", "2. Term"]
+    read = [block.text for block in read_text(text).blocks if block.kind == "heading"]
+    assert read[-2:] == ["1. Subject", "2. Term"]
