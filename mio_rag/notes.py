@@ -159,7 +159,8 @@ def _not_named(selection: Selection, index: CorpusIndex, given: bool) -> Iterato
         if not stems <= read and not (name in rare and all(_has_kin(one, read) for one in stems)):
             (absent if is_absent and not stems <= _titled(question, index) else elsewhere).append(name)
     among = "" if index.allowed is None else " that meets the filter"
-    for who, names in (("No passage given" if given else f"No document{among}", absent), ("Nothing that was read", elsewhere)):
+    whole = "No passage given" if given else f"No document{among}"
+    for who, names in ((whole, absent), ("Nothing that was read", elsewhere)):
         if names:
             yield f"{who} has {' or '.join(repr(name) for name in names[:_MOST])}."
 

@@ -330,7 +330,7 @@ def choose(
         )
         scores = scores[0] + scores[-1] - scores if turned else scores
     if blank := len(given.texts) - n:
-        problems.insert(0, f"{plural(blank, 'document')} without text {'was' if blank == 1 else 'were'} left out")
+        problems.insert(0, f"left out for having no text: {plural(blank, 'document')}")
     data = documents.metadata or [{}] * n
     passages = [
         Passage(

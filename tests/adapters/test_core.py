@@ -254,5 +254,5 @@ def test_documents_without_text_are_left_out_with_a_note(caplog: pytest.LogCaptu
     items = Documents(["one two", " \n", "three four"], ["x", "y", "z"], scores=[0.9, 0.8, 0.7])
     choice = choose("q", items, budget=9, selector=SCORED)
     assert choice.indices == (0, 2)
-    assert choice.notes[0]["certificate"]["notes"] == ["1 document without text was left out"]
+    assert choice.notes[0]["certificate"]["notes"] == ["left out for having no text: 1 document"]
     assert choose("q", Documents(["", "\t"], scores=[1.0, 1.0]), budget=9).read == ()
