@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
 from functools import cache
@@ -36,8 +34,6 @@ from mio_rag.filters import Filter, Lacking, Unread
 from mio_rag.generation import Generator, as_generator, make_generator, reader_spec
 from mio_rag.generation.base import Streamed
 from mio_rag.notes import noted
-from mio_rag.policies.compose import compose
-from mio_rag.policies.setup import Setup
 from mio_rag.policy import PRESETS, Policy
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.embedders import Embedder, TfidfEmbedder, as_embedder, make_embedder
@@ -45,13 +41,13 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector, check_ids
-from mio_rag.session.loop import Session
 from mio_rag.sources import Building, Changes, Opened, kind_of, open_source
-from mio_rag.stores.base import Store, StoreIndex, index_of
 from mio_rag.types import Answer, Passage, Question
 
 if TYPE_CHECKING:
     from mio_rag.methods import Order
+    from mio_rag.session.loop import Session
+    from mio_rag.stores.base import Store
 
 #: Anything that answers: a name as --model takes it, a generator, or a function (prompt, max_tokens) -> text.
 Model = str | Generator | Callable[[str, int], str]
@@ -215,6 +211,8 @@ class Collection:
         else:
             model = make_embedder(embedder) if isinstance(embedder, str) else as_embedder(embedder)
             self.source = type(source).__name__
+            from mio_rag.stores.base import StoreIndex
+
             self.index = StoreIndex.of(source, model, self.source)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
@@ -315,11 +313,15 @@ class Collection:
 
     async def aselect(self, question: str, **options: Any) -> Selection:
         """`select` in a worker thread."""
-        return await asyncio.to_thread(self.select, question, **options)
+        from asyncio import to_thread
+
+        return await to_thread(self.select, question, **options)
 
     async def aask(self, question: str, **options: Any) -> Answer:
         """`ask` in a worker thread."""
-        return await asyncio.to_thread(self.ask, question, **options)
+        from asyncio import to_thread
+
+        return await to_thread(self.ask, question, **options)
 
     def stream(self, question: str, *, model: Model = DEFAULTS.model, **options: Any) -> Iterator[str]:
         """Yield the answer of `ask` as it is written, where the model can stream; else at once.
@@ -339,6 +341,8 @@ class Collection:
         if not self.policy.is_plain:
             yield self.ask(question, model=model, **options).text
             return
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(1) as threads:
             answer, written = threads.submit(copy_context().run, work), False
             while (piece := told.get()) is not None:
@@ -375,6 +379,9 @@ class Collection:
     def _session(
         self, retriever: Retriever, chooser: Selector, settings: Mapping[str, Any], budget: int
     ) -> Session:
+        from mio_rag.policies.compose import compose
+        from mio_rag.policies.setup import Setup
+
         limits = self.policy.limits
         most = max(limits.max_total_tokens, budget + 2000)
         policy = self.policy.replace(limits=limits.replace(budget=budget, max_total_tokens=most))
@@ -413,7 +420,7 @@ def _names(paths: Sequence[str | Path]) -> list[str]:
 def _joined(parts: Sequence[tuple[str, Collection]], name: str) -> CorpusIndex:
     """One index of several, whose documents have a name before theirs."""
     passages, unread, indexes = list[Passage](), list[Unread](), [one.index for _, one in parts]
-    if any(isinstance(index, StoreIndex) for index in indexes):
+    if any(index.is_store for index in indexes):
         raise InputError("a store goes alone: open each by itself")
     if len({index.embedder.fingerprint for index in indexes}) > 1:
         raise InputError("the paths were indexed by different embedders: open each by itself")
@@ -423,6 +430,8 @@ def _joined(parts: Sequence[tuple[str, Collection]], name: str) -> CorpusIndex:
             for one in index.passages
         ]
         unread += [Unread(before + one.source, before + one.path, one.reason) for one in index.unread]
+    from mio_rag.stores.base import index_of
+
     vectors = np.concatenate([index.embeddings(range(len(index))) for index in indexes])
     return replace(index_of(passages, vectors, indexes[0].embedder, name), unread=tuple(unread))
 

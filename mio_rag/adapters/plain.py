@@ -24,8 +24,6 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.settings import Settings
 from mio_rag.solvers.result import SolveOptions
-from mio_rag.stores.base import index_of, vectors_of
-from mio_rag.stores.cut import as_documents, dated
 from mio_rag.types import Passage
 
 #: What a door selects by where nothing else is said.
@@ -151,6 +149,9 @@ def pool_of(
         units, where an embedder is there for these.
     whole: pieces of documents are read as they are.
     """
+    from mio_rag.stores.base import index_of, vectors_of
+    from mio_rag.stores.cut import as_documents, dated
+
     counter, passages = counter or RegexCounter(), dated(passages)
     if scores is None:
         if query is None and embedder is None:
