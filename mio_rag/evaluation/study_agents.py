@@ -223,7 +223,9 @@ def _decisions(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
     names = [workflow.name for workflow in found.table.workflows]
     replies = {(row["question_id"], row["action"]): str(row["answer"]) for row in found.table.rows}
     asked = run.folder / "learn" / "questions.jsonl"
-    gold = {row["question"]: row["answers"] for row in map(json.loads, read_text(asked).splitlines())}
+    gold = {
+        row["question"]: row.get("answers") or () for row in map(json.loads, read_text(asked).splitlines())
+    }
     marks = _marks(run)
     for i in range(min(len(whole), int(given.get("questions", 50)))):
         fine = np.flatnonzero(whole.quality[i] >= right)
