@@ -114,7 +114,7 @@ def _built(done: Opened, embedder: str) -> tuple[dict[str, Any], list[str]]:
     kinds = {
         "with a known place in their document (overlaps are read once)": overlapping % len(index),
         "of documents with two texts at the same place (read by themselves)": told["contradicting"],
-        f"near-duplicate{'s' * (copies > 1)} of an earlier one": copies,
+        "like an earlier one (near-duplicates)": copies,
     }
-    lines = [f"of the passages, {count} {what}" for what, count in kinds.items() if count]
+    lines = [f"{plural(count, 'passage')} {what}" for what, count in kinds.items() if count]
     return told, [built, f"Stored in {done.folder}", *lines]

@@ -187,7 +187,10 @@ class Call:
                 progress=progress,
             )  # fmt: skip
         if found.built:
-            files = f"{plural(found.files_read, 'file')}, " if len(found.files) > 1 else ""
+            parts = {name: len(names) for name, names in vars(found.changes).items() if names}
+            again = parts != {"added": len(found.files)}
+            told = f" ({', '.join(f'{count} {name}' for name, count in parts.items())})" if again else ""
+            files = f"{plural(found.files_read, 'file')}{told}, " if len(found.files) > 1 else ""
             self.output.say(
                 f"Indexed {path}: {files}{plural(len(found.index), 'passage')}, {found.seconds:.1f} s",
                 *(f"not read  {one.path}: {one.reason}" for one in found.left_out[:5]),

@@ -113,7 +113,10 @@ def test_documents_are_indexed_on_first_use(tmp_path: Path, monkeypatch: pytest.
     assert "75 EUR" in first.stdout == again.stdout
     (folder / "travel.md").write_text("# Travel\n\nThe allowance in Norway is 77 EUR a day.\n")
     assert "75 EUR" in here(*asked, "--no-refresh").stdout
-    assert "77 EUR" in here(*asked).stdout
+    (folder / "pets.md").write_text("# Pets\n\nA dog is welcome.\n")
+    changed = here(*asked)
+    assert "77 EUR" in changed.stdout
+    assert "2 files (1 added, 1 changed), 2 passages" in changed.stderr
     assert "77 EUR" in here("select", folder / "travel.md", *asked[2:]).stdout
 
 
