@@ -67,6 +67,8 @@ def fixed_values(
 ) -> NDArray[np.int8]:
     """Return 1, 0, or -1 (free) for each passage. Ids of no candidates may be excluded, not included."""
     included, excluded = set(must_include), set(must_exclude)
+    if not included and not excluded:
+        return np.full(len(ids), -1, dtype=np.int8)
     problems = [
         f"'{i}' is in both must_include and must_exclude: keep one" for i in sorted(included & excluded)
     ]

@@ -184,6 +184,7 @@ class Collection:
     ) -> None:
         self.policy = _policy(policy)
         self._lock = Lock()
+        self._usual: Retriever | None = None
         self._cache = None if cache is None else Path(cache)
         self._models: dict[str, Generator] = {}
         self._building = Building(embedder) if isinstance(embedder, str) else None
@@ -247,7 +248,13 @@ class Collection:
 
     def retriever(self, counter: TokenCounter | None = None, where: Any = None) -> Retriever:
         """Return what searches this collection."""
-        return Retriever.of(self.index.only(where), self.policy.search.retrieval, counter)
+        settings = self.policy.search.retrieval
+        if counter is not None or where is not None:
+            return Retriever.of(self.index.only(where), settings, counter)
+        index, known = self.index, self._usual
+        if known is None or known.index is not index:
+            known = self._usual = Retriever.of(index, settings)
+        return known
 
     def select(
         self,

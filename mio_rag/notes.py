@@ -144,7 +144,7 @@ def _not_named(selection: Selection, index: CorpusIndex, given: bool) -> Iterato
     if is_known(selection.pool):
         numbers = {".".join(part.numbers) for part in parts_asked(question)}
         named = [name for name in named if name not in numbers]
-    absent, elsewhere = list[str](), list[str]()
+    absent, elsewhere, texts = list[str](), list[str](), dict[bool, set[str]]()
     for name in dict.fromkeys([*named, *rare]):
         words = [one for one in tokens_of(name) if index.words(one)]
         shares = [] if index.is_store else list(map(index.share_with, words))
@@ -155,7 +155,9 @@ def _not_named(selection: Selection, index: CorpusIndex, given: bool) -> Iterato
         if is_absent and shares and _written_otherwise(name, index):
             continue
         stems = set(index.words(name))
-        read = _read(selection, index, not _A_YEAR.fullmatch(name))
+        is_word = not _A_YEAR.fullmatch(name)
+        if (read := texts.get(is_word)) is None:
+            read = texts[is_word] = _read(selection, index, is_word)
         if not stems <= read and not (name in rare and all(_has_kin(one, read) for one in stems)):
             (absent if is_absent and not stems <= _titled(question, index) else elsewhere).append(name)
     among = "" if index.allowed is None else " that meets the filter"

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -253,7 +253,7 @@ class Policy(Settings):
             found |= {("selection", key): file for key, file in self.selection.files.items()}
         return {place: file for place, file in found.items() if isinstance(file, str)}
 
-    @property
+    @cached_property
     def is_plain(self) -> bool:
         """Whether one search and one program decide everything; a decision that is not known here is more."""
         usual, known = _usual(type(self)), (*_NO_DECISION, "models", "limits", "price", "search", "selection")

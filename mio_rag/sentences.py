@@ -10,14 +10,18 @@ import calendar
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
 from mio_rag.patterns import pattern
+
+if TYPE_CHECKING:
+    from mio_rag.types import Line
 
 _ABBREVIATION = pattern(
     r"\b(?:[A-ZÀ-ÖØ-Þ\u0100-\u017fΑ-ΩА-Я]|Mr|Mrs|Ms|Mme|Dr|Prof|Rev|Hon|Gov|Sen|Gen|Col|Maj|Capt|Lt|Sgt|St|Mt|Ft|Jr|Sr|Ph|Inc|Ltd|Co|Bros|"
@@ -115,6 +119,7 @@ class Sentences:
     needs: length m; which of its candidate's `lines` each is read with. None: of none.
     sections: length m; headings above each. None: those of its candidate.
     scores: shape (m,); what search found of each: see `mio_rag.relevance.documents`.
+    pieces: what is read of those of each candidate, where it is known.
 
     Raises `InputError` with every problem found.
     """
@@ -125,6 +130,7 @@ class Sentences:
     needs: Sequence[tuple[int, ...]] | None = None
     sections: Sequence[tuple[str, ...]] | None = None
     scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    pieces: Sequence[Pieces] | None = None
 
     def __post_init__(self) -> None:
         m = len(self.owners)
@@ -153,7 +159,9 @@ class Sentences:
     def unchecked(cls, **columns: Any) -> Sentences:
         """Return units that fit each other, as those of an index."""
         made = object.__new__(cls)
-        made.__dict__.update({"embeddings": None, "needs": None, "sections": None, "scores": {}, **columns})
+        made.__dict__.update(
+            {"embeddings": None, "needs": None, "sections": None, "scores": {}, "pieces": None, **columns}
+        )
         return made
 
     @property
@@ -210,6 +218,68 @@ class Sentences:
 @lru_cache(maxsize=4096)  # questions to one collection find the same passages again and again
 def _wrapped_spans(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(sentence_spans(text, wrapped=True))
+
+
+class Joined(Sequence[Any]):
+    """Lists one after another, which are joined once an entry is asked for."""
+
+    def __init__(self, parts: Sequence[Sequence[Any]]) -> None:
+        self._parts = parts
+
+    @cached_property
+    def _entries(self) -> list[Any]:
+        return list(chain.from_iterable(self._parts))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, k: Any) -> Any:
+        return self._entries[k]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._entries == list(other)
+
+
+class Pieces(NamedTuple):
+    """What is read of the units of a passage: each, or with the one before it if it leans on that.
+
+    passage: its text.
+    starts: in the passage's text.
+    keys: texts in lower case, however they are spaced. hashes: theirs.
+    gaps: the white space before each in its passage, "" at its start.
+    needs, lines: which lines of the passage each needs, and these. sections: headings above each. Empty where
+        the pool says it.
+    tokens: of the passage, approximately; 0 where the pool says it.
+    """
+
+    passage: str
+    starts: Sequence[int]
+    texts: Sequence[str]
+    keys: Sequence[str]
+    hashes: NDArray[np.int64]
+    gaps: Sequence[str]
+    needs: Sequence[tuple[int, ...]] = ()
+    lines: Sequence[tuple[Line, ...]] = ()
+    sections: Sequence[tuple[str, ...]] = ()
+    tokens: int = 0
+
+
+@lru_cache(maxsize=4096)  # questions to one collection find the same passages again and again
+def pieces_of(text: str, spans: bytes, leaning: bool) -> Pieces:
+    """Return the pieces of one passage, without lines and sections.
+
+    spans: of its units, as bytes of int64.
+    leaning: whether a unit may lean on the one before it.
+    """
+    cores = np.frombuffer(spans, dtype=np.int64).reshape(-1, 2).tolist()
+    starts = [a for a, _ in cores]
+    if leaning:
+        before = [starts[0], *starts[:-1]] if starts else []
+        starts = [b if leans(text[a:end]) else a for b, (a, end) in zip(before, cores, strict=True)]
+    texts = [text[a:end] for a, (_, end) in zip(starts, cores, strict=True)]
+    keys = [" ".join(piece.casefold().split()) for piece in texts]
+    gaps = [text[len(text[:a].rstrip()) : a] for a in starts]
+    return Pieces(text, starts, texts, keys, np.array(list(map(hash, keys)), dtype=np.int64), gaps)
 
 
 def cut(texts: Sequence[str]) -> Sentences:

@@ -162,7 +162,8 @@ class Problem:
         """The segments as the compiled code takes them."""
         if (shared := self.sharing) is None:
             return Needs()
-        start = np.concatenate(([0], np.cumsum(shared.needs.sum(axis=1)))).astype(np.int64)
+        start = np.zeros(self.m + 1, dtype=np.int64)
+        np.cumsum(shared.needs.sum(axis=1), out=start[1:])
         return Needs(start, shared.users[1], shared.cost, shared.price)
 
     @cached_property
@@ -179,7 +180,7 @@ class Problem:
     def value(self, x: NDArray[np.int8]) -> float:
         """Scaled objective of a 0/1 vector of the items, without `base`."""
         own = float(self.p @ x) if self.sharing is None else self.sharing.value_of(x)
-        return own - float(0.5 * (x @ self.A @ x))
+        return own if self.A is no_pairs(self.m) else own - float(0.5 * (x @ self.A @ x))
 
 
 def shared_out(problem: Problem, sharing: Sharing) -> Problem:

@@ -290,13 +290,13 @@ def _neighbours(pool: Pool) -> NDArray[np.int64]:
     before[1:][same] -= 1
     behind[:-1][same] += 1
     if pool.positions is not None and pool.sections is not None and pool.sources is not None:
-        first = np.searchsorted(units.owners, np.arange(len(pool)))
-        last = np.searchsorted(units.owners, np.arange(len(pool)), side="right") - 1
+        borders = units.owners.searchsorted(np.arange(len(pool) + 1)).tolist()
         order = np.argsort(pool.positions, kind="stable")
-        gap = np.diff(pool.positions[order])
-        for i, j in zip(order[:-1][gap == 1].tolist(), order[1:][gap == 1].tolist(), strict=True):
-            if first[i] > last[i] or first[j] > last[j]:
+        follows = np.flatnonzero(pool.positions[order[1:]] - pool.positions[order[:-1]] == 1)
+        for i, j in zip(order[follows].tolist(), order[follows + 1].tolist(), strict=True):
+            last, first = borders[i + 1] - 1, borders[j]
+            if borders[i] > last or first == borders[j + 1] or pool.sources[i] != pool.sources[j]:
                 continue
-            if (pool.sources[i], pool.sections[i]) == (pool.sources[j], pool.sections[j]):
-                behind[last[i]], before[first[j]] = first[j], last[i]
+            if pool.sections[i] == pool.sections[j]:
+                behind[last], before[first] = first, last
     return np.stack([before, behind], axis=1)

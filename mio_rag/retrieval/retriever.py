@@ -24,7 +24,7 @@ from mio_rag.retrieval.numbered import matches, parts_asked, without_numbers
 from mio_rag.retrieval.rerank import Reranker, make_rerankers, rescored
 from mio_rag.retrieval.settings import Mode, RetrievalSettings
 from mio_rag.retrieval.texts import units_of
-from mio_rag.sentences import Sentences
+from mio_rag.sentences import Joined, Pieces, Sentences
 from mio_rag.types import Passage, is_text
 
 #: Links are followed from so many of the best passages of a pool ...
@@ -55,7 +55,7 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], k: int = 60) -> di
     return scores
 
 
-def _fused(
+def score_fusion(
     rows: NDArray[np.int64], lists: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]]]
 ) -> NDArray[np.float64]:
     """Fuse lists of some of the rows, best first, by their scores: 1 for the best of each, 0 for its last.
@@ -251,9 +251,10 @@ class Retriever:
             ranking = sorted(sorted(fused), key=fused.__getitem__, reverse=True)
         else:
             top = FUSED_DEPTH + 1
-            rows = np.unique(np.concatenate([dense_rows, bm25_rows]))
+            rows = np.sort(np.concatenate([dense_rows, bm25_rows]))
+            rows = rows[np.append(True, rows[1:] != rows[:-1])[: rows.size]]
             best = [(dense_rows[:top], dense_scores[:top]), (bm25_rows[:top], bm25_scores[:top])]
-            worth, near = _fused(rows, best), np.full(rows.size, -1.0)
+            worth, near = score_fusion(rows, best), np.full(rows.size, -1.0)
             near[rows.searchsorted(dense_rows)] = dense_scores.round(6)
             fused = dict(zip(rows.tolist(), worth.tolist(), strict=True))
             ranking = rows[np.lexsort((-near, -worth))].tolist()  # of equal ones the nearest first
@@ -283,7 +284,7 @@ class Retriever:
                 best = np.argsort(-scores, kind="stable")[: FUSED_DEPTH + 1]
                 lists.append((rows[best], scores[best].astype(np.float64)))
             listed = np.unique(np.concatenate([one for one, _ in lists]))
-            order = np.argsort(-_fused(listed, lists), kind="stable")
+            order = np.argsort(-score_fusion(listed, lists), kind="stable")
             found += listed[order[: k if len(named) == 1 else k // 2]].tolist()
         return found
 
@@ -315,7 +316,9 @@ class Retriever:
         ranking, fused = self._ranking(asked, whole=False)
         return self._pool(asked, self._expanded(ranking, asked.query), fused)
 
-    def _units(self, asked: _Asked, rows: list[int], passages: list[Passage]) -> Sentences | None:
+    def _units(
+        self, asked: _Asked, rows: list[int], passages: list[Passage], pieces: Sequence[Pieces]
+    ) -> Sentences | None:
         """The units of a pool; of documents with their scores."""
         held, terms = self.index.sentences, self.index.terms
         if held is None:
@@ -335,12 +338,8 @@ class Retriever:
                 found["number"] = np.array([fit for p in passages for fit in matches(p, parts)])
             return found
 
-        return held.of(
-            rows,
-            scores,
-            needs=[unit.needs for passage in passages for unit in units_of(passage)],
-            sections=[unit.section or passage.section for passage in passages for unit in units_of(passage)],
-        )
+        needs, sections = Joined([one.needs for one in pieces]), Joined([one.sections for one in pieces])
+        return held.of(rows, scores, needs=needs, sections=sections, pieces=pieces)
 
     def _pool(self, asked: _Asked, rows: list[int], fused: Mapping[int, float]) -> Candidates:
         if (allowed := self.index.allowed) is not None:  # whatever led to it
@@ -361,6 +360,8 @@ class Retriever:
         if asked.bare_query is not None:
             scores["dense_bare"] = (embeddings @ asked.bare_query).astype(np.float64)
         passages = [self.index.passages[r] for r in rows]
+        units = self.index.sentences
+        pieces = [] if units is None or terms is None else units.pieces(rows, passages)
         if getattr(self.counter, "counts_afar", False):
             count_ahead(passages, list(map(units_of, passages)), self.counter)
         repeated, dates = self.index.repetition, [p.date for p in passages]
@@ -382,7 +383,9 @@ class Retriever:
             ids=ids,
             texts=[p.text for p in passages],
             relevance=cosine,
-            tokens=passage_tokens(passages, self.counter),
+            tokens=np.array([one.tokens for one in pieces], dtype=np.int64)
+            if pieces and type(self.counter) is RegexCounter
+            else passage_tokens(passages, self.counter),
             embeddings=embeddings,
             query_embedding=asked.query,
             titles=[p.title for p in passages],
@@ -395,7 +398,7 @@ class Retriever:
             spans=spans,
             dates=dates if any(dates) else None,
             duplicates=None if repeated is None else repeated.among(rows, passages, asked.text),
-            sentences=self._units(asked, rows, passages),
+            sentences=self._units(asked, rows, passages, pieces),
             documents=[by_itself(p.id) if alone else "" for p, alone in zip(passages, apart, strict=True)]
             if any(apart)
             else None,

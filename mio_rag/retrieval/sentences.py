@@ -8,24 +8,26 @@ their neighbours share. A number of a vector takes one byte; a cosine is off by 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.context import RegexCounter, passage_tokens
 from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.retrieval.cached import Progress
 from mio_rag.retrieval.embedders import Embedder
 from mio_rag.retrieval.texts import unit_text, units_of
 from mio_rag.retrieval.vectors import read_arrays, unfit
-from mio_rag.sentences import Sentences
+from mio_rag.sentences import Pieces, Sentences, pieces_of
 from mio_rag.types import Passage
 
 SENTENCES_FILE = "sentences.npz"
 VECTORS_FILE = "sentences.npy"
 _LARGEST = 127.0  # of a byte with its sign
+_MOST_READ = 4096  # passages whose units are kept in memory as they are read
 _AT_ONCE = 1 << 15  # texts whose vectors are in memory in full precision
 
 
@@ -43,6 +45,7 @@ class SentenceIndex:
     spans: NDArray[np.int32]
     codes: NDArray[np.int8]
     scales: NDArray[np.float32]
+    _pieces: dict[int, Pieces] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def build(
@@ -138,9 +141,30 @@ class SentenceIndex:
         finite = all(np.isfinite(values).all() for values in found.values())
         return (Sentences.unchecked if finite else Sentences)(**given, scores=found, **columns)
 
+    def pieces(self, rows: Sequence[int], passages: Sequence[Passage]) -> list[Pieces]:
+        """Return what is read of the units of some passages of documents.
+
+        It is worked out once for each; most questions to a collection find some of the same.
+        """
+        found, known = [], self._pieces
+        for row, passage in zip(rows, passages, strict=True):
+            if (one := known.get(row)) is None:
+                if len(known) >= _MOST_READ:
+                    known.clear()
+                spans = self.spans[self.first[row] : self.first[row + 1]].astype(np.int64).tobytes()
+                units = units_of(passage)
+                one = known[row] = pieces_of(passage.text, spans, False)._replace(
+                    lines=[tuple([passage.lines[n] for n in unit.needs]) for unit in units],
+                    needs=[unit.needs for unit in units],
+                    sections=[unit.section or passage.section for unit in units],
+                    tokens=int(passage_tokens([passage], RegexCounter())[0]),
+                )
+            found.append(one)
+        return found
+
     def vectors(self, at: NDArray[np.int64]) -> NDArray[np.float32]:
         """Vectors of some units, by their rows."""
-        return np.asarray(self.codes[at] * self.scales[at, None], dtype=np.float32)
+        return np.asarray(np.asarray(self.codes)[at] * self.scales[at, None], dtype=np.float32)
 
     def save(self, folder: Path) -> None:
         """Write `SENTENCES_FILE` and `VECTORS_FILE`."""

@@ -190,10 +190,12 @@ class MappedVectors:
             self._forget(first, last)
         products += constant
         k = min(k, self.ntotal)
-        best = np.argpartition(-products, k - 1, axis=0)[:k].T
-        scores = np.take_along_axis(products.T, best, axis=1)
-        order = np.lexsort((best, -scores), axis=1)
-        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(best, order, axis=1)
+        found = []
+        for column in products.T:
+            best = np.argpartition(-column, k - 1)[:k]
+            best = best[np.lexsort((best, -column[best]))]
+            found.append((column[best], best))
+        return np.array([scores for scores, _ in found]), np.array([rows for _, rows in found])
 
     def reconstruct_batch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of some rows, shape (len(rows), d)."""

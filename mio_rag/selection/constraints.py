@@ -312,7 +312,8 @@ def side_of(settings: Selector, candidates: Candidates) -> Side:
         hard += needs
     if pairwise is not None and not pairwise.any():
         pairwise = None
-    remarks = tuple(_remarks(given, frozenset(ids)))
+    about_ids = given.conflicts or given.needs or given.previous
+    remarks = tuple(_remarks(given, frozenset(ids))) if about_ids else ()
     return Side(tuple(hard), tuple(soft), linear, pairwise, constant, tuple(rules), changes, remarks)
 
 

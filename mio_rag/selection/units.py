@@ -22,6 +22,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
+from operator import is_
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from mio_rag.pool import Candidates
 from mio_rag.relevance.documents import DocumentModel, is_document_pool
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.relevance.sentences import SentenceModel, sentence_model
-from mio_rag.sentences import Sentences, compares, cut, leans, named_years
+from mio_rag.sentences import Pieces, Sentences, compares, cut, named_years, pieces_of
 
 if TYPE_CHECKING:
     from mio_rag.selection.selector import Selector
@@ -201,18 +202,29 @@ def cut_into_sentences(
         raise InputError("no sentence is left to choose from: must_exclude names every passage of the pool")
     owners, vectors = sentences.owners[rows], sentences.embeddings
     passages, at, ends = owners.tolist(), rows.tolist(), sentences.spans[rows, 1]
-    first = np.searchsorted(sentences.owners, owners)
-    texts = [pieces.texts[k] for k in at]
+    places = rows - np.searchsorted(sentences.owners, owners)
+    # Of each its passage's pieces, and its place among them: nothing else of the pool is looked at.
+    read = [(pieces[i], k) for i, k in zip(passages, places.tolist(), strict=True)]
+    texts = [own.texts[k] for own, k in read]
     titles = [candidates.titles[i] if candidates.titles else "" for i in passages]
-    document, (names, places) = documents(candidates), _places(candidates, set(passages))
-    starts = places[owners]
+    document, (names, begins) = documents(candidates), _places(candidates, set(passages))
+    starts = begins[owners]
 
     def taken(column: Sequence[Any] | None) -> list[Any] | None:
         return None if column is None else [column[i] for i in passages]
 
-    sections, needs, lines = sentences.sections, sentences.needs, candidates.lines
+    sections, lines, needs = taken(candidates.sections), candidates.lines, sentences.needs
+    if pieces is sentences.pieces:
+        sections = [own.sections[k] for own, k in read]
+        lines = None if lines is None else [own.lines[k] for own, k in read]
+    else:
+        if sentences.sections is not None:
+            sections = [tuple(sentences.sections[k]) for k in at]
+        if lines is not None:
+            listed = zip(passages, at, strict=True)
+            lines = None if needs is None else [tuple([lines[i][n] for n in needs[k]]) for i, k in listed]
     made = Candidates.unchecked(
-        ids=[f"{candidates.ids[i]}#s{k}" for i, k in zip(passages, (rows - first + 1).tolist(), strict=True)],
+        ids=[f"{candidates.ids[i]}#s{k}" for i, k in zip(passages, (places + 1).tolist(), strict=True)],
         texts=texts,
         relevance=worth[rows],
         tokens=text_tokens(texts, titles, counter),
@@ -223,26 +235,28 @@ def cut_into_sentences(
         question=candidates.question,
         positions=None if candidates.positions is None else candidates.positions[owners],
         embedder=candidates.embedder,
-        spans=np.stack([starts + [pieces.starts[k] for k in at], starts + ends], axis=1),
+        spans=np.stack([starts + [own.starts[k] for own, k in read], starts + ends], axis=1),
         dates=taken(candidates.dates),
         cut_from=[candidates.ids[i] for i in passages],
         documents=[names[i] for i in passages],
-        gaps=[pieces.gaps[k] for k in at],
-        sections=taken(candidates.sections) if sections is None else [tuple(sections[k]) for k in at],
+        gaps=[own.gaps[k] for own, k in read],
+        sections=sections,
         pages=taken(candidates.pages),
         metadata=taken(candidates.metadata),
-        lines=None
-        if lines is None or needs is None
-        else [tuple([lines[i][n] for n in needs[k]]) for i, k in zip(passages, at, strict=True)],
+        lines=lines,
         similarity=_similarity(texts) if compared and vectors is None else None,
     )
     if (document[owners] >= 0).all():  # parts of texts that agree agree, too
         number_documents(made, document[owners].tolist())
     amounts = counted(counter, texts) / PASSAGE
-    whole = np.array([len(text.strip()) for text in candidates.texts], dtype=np.float64)
+    if formula:
+        shares = amounts
+    else:
+        whole = np.array([len(text.strip()) for text in candidates.texts], dtype=np.float64)
+        shares = np.minimum(1.0, lengths[rows] / whole[owners])
     return Cut(
         made,
-        amounts if formula else np.minimum(1.0, lengths[rows] / whole[owners]),
+        shares,
         amounts / max(made.relevance.max(), 1e-9) if formula else np.ones(rows.size),
         _between(owners, related),
         np.where(required[rows], 1, -1).astype(np.int8),
@@ -250,47 +264,23 @@ def cut_into_sentences(
     )
 
 
-class _Pieces(NamedTuple):
-    """What is read of each sentence of a pool: it, or with the one before it if it leans on that.
-
-    starts: in the passage's text.
-    keys: texts in lower case, however they are spaced.
-    gaps: the white space before each in its passage, "" at its start.
-    """
-
-    starts: list[int]
-    texts: list[str]
-    keys: list[str]
-    gaps: list[str]
-
-
-def _pieces_of(candidates: Candidates, sentences: Sentences) -> _Pieces:
+def _pieces_of(candidates: Candidates, sentences: Sentences) -> Sequence[Pieces]:
+    """What is read of the units of each candidate."""
+    known = sentences.pieces
+    if known is not None and all(map(is_, [one.passage for one in known], candidates.texts)):
+        return known
     borders = np.searchsorted(sentences.owners, np.arange(len(candidates) + 1)).tolist()
     spans, leaning = np.ascontiguousarray(sentences.spans), sentences.needs is None
-    of_passages = [
-        _pieces(text, spans[a:b].tobytes(), leaning)
+    return [
+        pieces_of(text, spans[a:b].tobytes(), leaning)
         for text, a, b in zip(candidates.texts, borders[:-1], borders[1:], strict=True)
     ]
-    return _Pieces(*(list(chain.from_iterable(column)) for column in zip(*of_passages, strict=True)))
-
-
-@lru_cache(maxsize=4096)  # questions to one collection find the same passages again and again
-def _pieces(text: str, spans: bytes, leaning: bool) -> _Pieces:
-    """Return the pieces of one passage. spans: of its sentences, as bytes."""
-    cores = np.frombuffer(spans, dtype=np.int64).reshape(-1, 2).tolist()
-    starts = [a for a, _ in cores]
-    if leaning:
-        before = [starts[0], *starts[:-1]] if starts else []
-        starts = [b if leans(text[a:end]) else a for b, (a, end) in zip(before, cores, strict=True)]
-    texts = [text[a:end] for a, (_, end) in zip(starts, cores, strict=True)]
-    keys = [" ".join(piece.casefold().split()) for piece in texts]
-    return _Pieces(starts, texts, keys, [text[len(text[:a].rstrip()) : a] for a in starts])
 
 
 def _chosen_from(
     candidates: Candidates,
     sentences: Sentences,
-    pieces: _Pieces,
+    pieces: Sequence[Pieces],
     worth: FloatArray,
     fixed: NDArray[np.int8],
     not_cut: Collection[int],
@@ -308,7 +298,7 @@ def _chosen_from(
 def _placed_once(
     candidates: Candidates,
     sentences: Sentences,
-    pieces: _Pieces,
+    pieces: Sequence[Pieces],
     worth: FloatArray,
     fixed: NDArray[np.int8],
     rows: NDArray[np.int64],
@@ -327,8 +317,11 @@ def _placed_once(
     for i in dict.fromkeys(owners[at >= 0].tolist()):
         of_passage[i] = number.setdefault(sources[i], len(number))
     group = of_passage[owners]
-    leaning = np.array(pieces.starts)[rows] + at - cores
-    order = np.lexsort((leaning, ~required, -ends, cores, group))
+    by = [~required, -ends, cores, group]
+    if sentences.needs is None:  # the one that leans on what stands before it comes first
+        starts = np.array(list(chain.from_iterable([one.starts for one in pieces])))[rows]
+        by.insert(0, starts + at - cores)
+    order = np.lexsort(by)
     unplaced = int((group < 0).sum())
     order = np.concatenate([np.flatnonzero(group < 0), order[unplaced:]])
     placed = order[unplaced:]
@@ -355,7 +348,7 @@ def _placed_once(
 def _said_once(
     candidates: Candidates,
     sentences: Sentences,
-    pieces: _Pieces,
+    pieces: Sequence[Pieces],
     worth: FloatArray,
     fixed: NDArray[np.int8],
     rows: NDArray[np.int64],
@@ -365,16 +358,18 @@ def _said_once(
     It is of the document whose year the question names, or the newest; of versions that are compared each has
     one. Required ones stay, and no other.
     """
+    hashes = np.concatenate([one.hashes for one in pieces])[rows]
+    order = np.argsort(hashes)
+    alike = hashes[order[1:]] == hashes[order[:-1]]
+    twice = np.unique(np.concatenate([order[1:][alike], order[:-1][alike]])).tolist()
     owners, at = sentences.owners[rows].tolist(), rows.tolist()
-    titles = list(map(_plain, candidates.titles)) if candidates.titles else [""] * len(candidates)
-    keys = [(titles[i], pieces.keys[k]) for i, k in zip(owners, at, strict=True)]
-    if len(set(keys)) == len(keys):
-        return rows
+    first, titles = sentences.owners.searchsorted(np.arange(len(pieces))), candidates.titles
     places: dict[tuple[str, str], list[int]] = {}
-    for k, key in enumerate(keys):
+    for k in twice:
+        i = owners[k]
+        key = _plain(titles[i]) if titles else "", pieces[i].keys[at[k] - int(first[i])]
         places.setdefault(key, []).append(k)
     question, names = candidates.question, candidates.names
-    ranks = [in_force(date, question) for _, _, date in names]
     kept = np.ones(rows.size, dtype=bool)
     for same in places.values():
         if len(same) == 1:
@@ -382,7 +377,8 @@ def _said_once(
 
         def rank(k: int) -> tuple[Any, ...]:
             i = owners[k]
-            return fixed[i] == 1, ranks[i][0], named_years(question, names[i]), ranks[i][1], worth[at[k]]
+            holds, when = in_force(names[i][2], question)
+            return fixed[i] == 1, holds, named_years(question, names[i]), when, worth[at[k]]
 
         stay = list[int]()
         for k in sorted(same, key=rank, reverse=True):

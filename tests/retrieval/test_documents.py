@@ -25,9 +25,11 @@ def index() -> CorpusIndex:
 
 
 def test_fusion_of_scores_by_hand() -> None:
-    fused = score_fusion([([3, 1, 2], [0.9, 0.5, 0.1]), ([1, 4], [8.0, 2.0]), ([], [])])
-    assert fused == pytest.approx({3: 1.0, 1: 1.5, 2: 0.0, 4: 0.0})
-    assert score_fusion([([7, 8], [2.0, 2.0])]) == {7: 1.0, 8: 1.0}
+    lists = [([3, 1, 2], [0.9, 0.5, 0.1]), ([1, 4], [8.0, 2.0]), ([], [])]
+    found = [(np.array(rows, dtype=np.int64), np.array(scores)) for rows, scores in lists]
+    assert score_fusion(np.array([1, 2, 3, 4]), found) == pytest.approx([1.5, 0.0, 1.0, 0.0])
+    equal = [(np.array([7, 8]), np.array([2.0, 2.0]))]
+    assert score_fusion(np.array([7, 8]), equal).tolist() == [1.0, 1.0]
 
 
 def test_a_pool_holds_what_documents_say(index: CorpusIndex) -> None:
