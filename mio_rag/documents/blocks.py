@@ -109,12 +109,18 @@ class Document:
         self._label = ""
 
     def add_table(
-        self, rows: Iterable[Sequence[str]], headers: int | None = None, *, usual: bool | None = None
+        self,
+        rows: Iterable[Sequence[str]],
+        headers: int | None = None,
+        *,
+        usual: bool | None = None,
+        goes_on: bool = False,
     ) -> None:
         """Append the rows of a table; blank ones are dropped.
 
         headers: how many rows at the head say what the columns hold; None: guess.
         usual: what to guess where the cells do not decide; None: a header above three columns or more.
+        goes_on: they are of the table before, which has said what its columns hold.
         """
         given = [*spread([*rows])]
         kept = [[tidy(cell) for cell in row] for row in given]
@@ -134,7 +140,7 @@ class Document:
             count = 2  # names of groups of columns stand above those of the columns
         else:
             count = headers_of(kept, usual)
-        self._tables += 1
+        self._tables += not goes_on
         self.close()
         for k, row in enumerate(kept):
             text = " | ".join(row)

@@ -235,7 +235,8 @@ class _Layout:
         cut = any(line.cut or line.text[-1] == "-" for _, lines in pages for line in lines)
         self.words = words_of(" ".join(line.text for _, lines in pages for line in lines)) if cut else set()
         self.waiting: list[PageLine] = []  # of the paragraph here
-        self.header: list[list[str]] = []  # of the last table
+        self.header: list[list[str]] = []  # of the last table ...
+        self.columns: list[list[float]] = []  # ... and where its columns behind the first stand
         self.group = ""  # of the last of its rows
         self.rows: dict[int, bool] = {}  # of the page here: whether its lines are rows of tables
 
@@ -417,17 +418,28 @@ class _Layout:
                 rows += 1
                 misses = 0
                 end = k + 1
-            elif not (label or self._goes_on(lines, end - 1, k, leading)) and (
-                line.words > 14
-                or misses >= 3
-                or before.bottom - line.top > 1.3 * leading
-                or (line.text[-1] == "." and line.words > 6)
+            elif (
+                self._parts(lines, k, end - 1)
+                or (not (label or self._goes_on(lines, end - 1, k, leading)))
+                and (
+                    line.words > 14
+                    or misses >= 3
+                    or before.bottom - line.top > 1.3 * leading
+                    or (line.text[-1] == "." and line.words > 6)
+                )
             ):
                 break
             else:
                 misses += 1
             k += 1
         return end if rows >= 2 else 0
+
+    def _parts(self, lines: list[PageLine], k: int, last: int) -> bool:
+        """Whether a line is a heading that stands out from the row above it, so that no table goes on."""
+        line, row = lines[k], lines[last]
+        large = line.size >= 1.12 * max(self.body, row.size)
+        counts = line.bold and not row.bold and is_numbered(line.text)
+        return (large or counts) and self._heading_level(lines, k, True) > 0
 
     def _goes_on(self, lines: list[PageLine], last: int, k: int, leading: float) -> bool:
         """Whether a label parts rows of one table: soon behind it a row has the columns of the last one."""
@@ -525,11 +537,22 @@ class _Layout:
         count = min(headers, len(rows))
         while count < len(rows) - 1 and count < 5:
             numbers = [c for c in rows[count][1:] if is_number(c) and not _YEARS.fullmatch(c)]
-            if numbers or sum(map(bool, rows[count])) < (1 if not rows[count][0] else 2):
+            named = count > 0 and all(rows[count - 1])
+            if numbers or named or sum(map(bool, rows[count])) < (1 if not rows[count][0] else 2):
                 break
             count += 1
+        # On the next page a table has the same names, or none and the same columns.
+        before = self.document.blocks[-1] if self.document.blocks else None
+        goes_on = before is not None and before.kind == "row" and before.page == (self.document.page or 0) - 1
+        if goes_on and self.header and rows[:count] != self.header:
+            pairs = zip(columns, self.columns, strict=False)
+            same = len(columns) == len(self.columns) and all(x[0] < y[1] and y[0] < x[1] for x, y in pairs)
+            goes_on = not count and same
+        named, self.columns = self.header, columns
         self._fill_down(rows, count)
-        self.document.add_table(rows, count)
+        if goes_on and named:
+            self.header, rows, count = named, rows[count:], 0
+        self.document.add_table(rows, count, goes_on=goes_on and bool(named))
 
     def _fill_down(self, rows: list[list[str]], count: int) -> None:
         """Give the name of a group of rows, which stands in the first of them, to all of them."""

@@ -20,6 +20,7 @@ from mio_rag.documents.east_asian import count_words, is_wide
 _BREAK = re.compile("\r?\n|[\ufffe\x02]")
 _CUTS = "\ufffe\x02\u00ad"
 _GAP = 0.9  # of a letter's height: white space that parts two cells
+_WIDE = 0.5  # of a letter's height: its width in text without much white space
 _EDGE = 0.12  # of a page: where headers and footers stand
 _PAGE_NUMBER = re.compile(
     r"\W*(?:(?:page|seite|p\.|第)\s*)?(?:\d{1,4}|[ivxl]{1,6}|[A-Z]{1,2}-\d{1,3})\s*[頁页]?"
@@ -267,17 +268,27 @@ def _lines(
             if beside and line.bottom < (low + high) / 2 < line.top:
                 line.text = f"{sign} {line.text}"
     rows = _with_centred(_in_rows(_with_marks(found)))
+    # Width of a letter, in heights; where most lines are rows, it is wide with the white space in them.
     wide = median((x.right - x.left) / (len(x.text) * max(x.size, 1)) for x, *_ in found) if found else 1.0
+    right = max((x.right for x, *_ in found), default=0.0)
     wanted = [
         _is_row(line.text)
-        or line.right - line.left > 1.35 * wide * len(line.text) * line.size
+        or line.right - line.left
+        > (1.15 if line.right < 0.8 * right else 1.35)
+        * (wide if is_wide(line.text) else min(wide, _WIDE))
+        * len(line.text)
+        * line.size
         or (" " in line.text and line.words <= 20 and is_wide(line.text))
         for line, _ in rows
     ]
     for k, (line, parts) in enumerate(rows):
         if len(parts) == 2 and parts[1][1] < 0 <= parts[0][1]:
             line.alone = True  # a field with its label
-        elif len(parts) > 1 or wanted[k] or (line.words <= 14 and any(wanted[max(0, k - 1) : k + 5])):
+        elif (
+            len(parts) > 1
+            or wanted[k]
+            or (line.words <= 14 and (any(wanted[max(0, k - 1) : k + 5]) or len(rows[k - 1][0].cells) > 1))
+        ):
             line.spots = [
                 spot
                 for part, first, end in parts
@@ -508,7 +519,8 @@ def drop_repeated(pages: list[tuple[float, list[PageLine]]]) -> None:
     """Take out headers, footers and page numbers.
 
     What stands at the same place of a few pages is one of them where white space parts it from the text. A
-    heading with a number of its own ("Chapter 2") stays, though other pages begin alike.
+    heading with a number of its own ("Chapter 2") stays, though other pages begin alike, and so do the names of
+    columns.
     """
     often = max(3, 0.2 * len(pages))
     few = len(pages) < 5
@@ -543,14 +555,27 @@ def drop_repeated(pages: list[tuple[float, list[PageLine]]]) -> None:
                 or (outside and line.size < 0.95 * body and _PRINTED.fullmatch(text))
                 or (not own and (seen[key] >= often or (counts and again)))
                 or places[_spot(line)] > 1
-            ):
+            ) and not _names_columns(line, lines):
                 gone.add(id(line))
         lines[:] = [line for line in lines if id(line) not in gone]
+
+
+def _names_columns(line: PageLine, lines: Sequence[PageLine]) -> bool:
+    """Whether a line names columns of the rows right below it, as each page of a long table repeats."""
+    if len(line.cells) < 2 or any(is_number(said) for *_, said in line.cells[1:]):
+        return False
+    at = next(k for k, other in enumerate(lines) if other is line)
+    row = lines[at + 1] if at + 1 < len(lines) else line
+    if not (0 < line.bottom - row.bottom < 3.5 * line.size and len(row.cells) >= len(line.cells)):
+        return False
+    ends = zip(line.cells, row.cells, strict=False)
+    return all(min(abs(x[0] - y[0]), abs(x[1] - y[1]), abs(x[0] + x[1] - y[0] - y[1])) < 4 for x, y in ends)
 
 
 #: A heading that counts, as "Chapter 2" and "2 Scope".
 _COUNTED = re.compile(r"(?:(?!page)[^\W\d_]{3,}\s+\d{1,3}(?:\W|$)|\d{1,3}[.)]?\s+[^\W\d_]{3})", re.IGNORECASE)
 _DIGITS_OF = re.compile(r"\d+")
+_PAGE_OF = re.compile(r"\b(?:page|seite|p\.)\s*\d{1,4}\b", re.IGNORECASE)
 _OWN_NUMBER = re.compile(r"^\d{1,4}\b(?![.):]?\d)(?![.)])|\b\d{1,4}$")
 
 
@@ -572,7 +597,7 @@ def _edge(height: float, lines: Sequence[PageLine], few: bool) -> Iterator[tuple
 
 def _spot(line: PageLine) -> tuple[str, int, int]:
     """What a line says, and about where it stands."""
-    return line.text, round(line.bottom / 4), round(line.left / 4)
+    return _PAGE_OF.sub("#", line.text), round(line.bottom / 4), round(line.left / 4)
 
 
 def _unnumbered(text: str) -> str:
