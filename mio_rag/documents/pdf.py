@@ -351,7 +351,8 @@ class _Layout:
         if (
             (text[0].islower() or text[-1] in ",;\u3001\uff0c" or not any(c.isalpha() for c in text))
             or (_NO_HEADING.search(text) or _YEARS.fullmatch(text))
-            or (not numbered and (len(line.cells) > 1 or (capitals and sentence)))
+            or (not (numbered or is_numbered(text)) and len(line.cells) > 1)
+            or (not numbered and capitals and sentence)
             or (large and sentence and line.words > 8)
         ):
             return 0
@@ -418,9 +419,8 @@ class _Layout:
                 rows += 1
                 misses = 0
                 end = k + 1
-            elif (
-                self._parts(lines, k, end - 1)
-                or (not (label or self._goes_on(lines, end - 1, k, leading)))
+            elif self._parts(lines, k, end - 1) or (
+                not (label or self._goes_on(lines, end - 1, k, leading))
                 and (
                     line.words > 14
                     or misses >= 3

@@ -268,27 +268,27 @@ def _lines(
             if beside and line.bottom < (low + high) / 2 < line.top:
                 line.text = f"{sign} {line.text}"
     rows = _with_centred(_in_rows(_with_marks(found)))
-    # Width of a letter, in heights; where most lines are rows, it is wide with the white space in them.
     wide = median((x.right - x.left) / (len(x.text) * max(x.size, 1)) for x, *_ in found) if found else 1.0
     right = max((x.right for x, *_ in found), default=0.0)
-    wanted = [
+    sure = [
         _is_row(line.text)
-        or line.right - line.left
-        > (1.15 if line.right < 0.8 * right else 1.35)
-        * (wide if is_wide(line.text) else min(wide, _WIDE))
-        * len(line.text)
-        * line.size
+        or line.right - line.left > 1.35 * wide * len(line.text) * line.size
         or (" " in line.text and line.words <= 20 and is_wide(line.text))
+        for line, _ in rows
+    ]
+    # Where most lines are rows, letters seem wide with the white space between cells.
+    maybe = [
+        line.right - line.left
+        > (1.15 if line.right < 0.8 * right else 1.35) * min(wide, _WIDE) * len(line.text) * line.size
         for line, _ in rows
     ]
     for k, (line, parts) in enumerate(rows):
         if len(parts) == 2 and parts[1][1] < 0 <= parts[0][1]:
             line.alone = True  # a field with its label
-        elif (
-            len(parts) > 1
-            or wanted[k]
-            or (line.words <= 14 and (any(wanted[max(0, k - 1) : k + 5]) or len(rows[k - 1][0].cells) > 1))
-        ):
+            continue
+        near = slice(max(0, k - 1), k + 5)
+        surely = len(parts) > 1 or sure[k] or (line.words <= 14 and any(sure[near]))
+        if surely or maybe[k] or (line.words <= 14 and (any(maybe[near]) or len(rows[k - 1][0].cells) > 1)):
             line.spots = [
                 spot
                 for part, first, end in parts
@@ -297,9 +297,9 @@ def _lines(
                 )
             ]
             counts = [len(text[first:end].split()) if first >= 0 else 1 for _, first, end in parts]
-            line.cells = _cells(line, counts)
-        if line.text:
-            yield line
+            cells = _cells(line, counts)
+            line.cells = cells if surely or len(cells) > 1 else ()
+    yield from (line for line, _ in rows if line.text)
 
 
 _Found = tuple[PageLine, int, int]  # a line and where its characters are; -1 for what a form is filled with
@@ -519,7 +519,7 @@ def drop_repeated(pages: list[tuple[float, list[PageLine]]]) -> None:
     """Take out headers, footers and page numbers.
 
     What stands at the same place of a few pages is one of them where white space parts it from the text. A
-    heading with a number of its own ("Chapter 2") stays, though other pages begin alike, and so do the names of
+    heading with a number of its own ("Chapter 2") stays, though other pages begin alike; so do the names of
     columns.
     """
     often = max(3, 0.2 * len(pages))

@@ -138,6 +138,45 @@ def test_a_page_without_text_is_named_and_sentences_go_on_over_pages(tmp_path: P
     ]
 
 
+CALLS_AT = [
+    (name, month, f"1,{k}{i}0") for k, name in enumerate(COLOURS) for i, month in enumerate(("May", "June"))
+]
+HEAD = ("Berth", "Month", "Calls")
+PLACES = (60, 160, 260)
+
+
+@pytest.mark.parametrize("repeated", [True, False])
+def test_rows_of_a_table_have_its_names_on_every_page(tmp_path: Path, repeated: bool) -> None:
+    pages = [
+        [*grid([HEAD] if repeated or not k else [], PLACES, 780),
+         *grid(CALLS_AT[2 * k : 2 * k + 2], PLACES, 764), Piece(280, 30, f"Page {k + 1} of 4")]
+        for k in range(4)
+    ]  # fmt: skip
+    passages = read(tmp_path, "calls.pdf", pdf(*pages))
+    lines = {row: head for row, head in needs(passages).items() if row in map(" | ".join, CALLS_AT)}
+    assert len(lines) == len(CALLS_AT)
+    assert all(" | ".join(HEAD) in head for head in lines.values())
+    assert not any("Page" in passage.text for passage in passages)
+
+
+def test_headings_part_tables_and_tables_of_words_have_columns(tmp_path: Path) -> None:
+    seen = [["Date", "Place", "What happened"], ["11 March", "Drum Cross", "A railcar left the rails"],
+            ["2 October", "Saint Orm", "A cyclist slipped"]]  # fmt: skip
+    costs = [["Item", "million EUR"], ["Fares", "20.1"], ["Staff", "13.7"]]
+    page = [
+        Piece(60, 760, "3 Accidents", 18, "B"), Piece(60, 735, "There were two of them."),
+        *grid(seen, (140, 220, 310), 715, 18), Piece(60, 650, "4 Finance", 18, "B"),
+        *grid(costs, (240, 320), 630, 18), Piece(60, 560, "5 Outlook", 18, "B"),
+        Piece(60, 540, "More passengers are expected."),
+    ]  # fmt: skip
+    passages = read(tmp_path, "report.pdf", pdf(["Annual report"], page))
+    found = needs(passages)
+    for heading, rows in (("3 Accidents", seen), ("4 Finance", costs)):
+        for row in map(" | ".join, rows[1:]):
+            assert {heading, " | ".join(rows[0])} <= set(found[row])
+    assert found["More passengers are expected."] == ["5 Outlook"]
+
+
 @pytest.mark.parametrize("heading", ["{} About pump {name}", "Chapter {}", "{}. Use of {name}"])
 @pytest.mark.parametrize("pages", [2, 6])
 def test_headings_that_count_with_the_pages_stay(tmp_path: Path, heading: str, pages: int) -> None:
