@@ -361,12 +361,22 @@ def drawn(run: StudyRun) -> list[Path]:
     return files
 
 
+#: More than the ten that matplotlib has.
+_COLORS = [
+    *(
+        f"tab:{c}"
+        for c in ("blue", "orange", "green", "red", "purple", "brown", "pink", "gray", "olive", "cyan")
+    ),
+    *("black", "navy", "darkgreen", "goldenrod"),
+]
+
+
 @figure("frontier")
 def _frontier(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
     """Two or three measures (z), a line over the budgets of each contender."""
     names = [given[axis] for axis in "xyz" if given.get(axis)]
     labels = []
-    axes.set_prop_cycle(color=[f"C{k}" for k in range(10)] + ["#444444", "#c49c94", "#17408b", "#b5651d"])
+    axes.set_prop_cycle(color=_COLORS)
     for label in dict.fromkeys(label for label, _ in run.keys(given["rows"])):
         points = [[run.mean(key, name) for name in names] for key in run.keys([label])]
         known = [[one["mean"] for one in point if one] for point in points if all(point)]
