@@ -130,6 +130,11 @@ class Document:
         if width * len(kept) < _MOST_CELLS:  # else one long row would widen all others
             kept = [[*row, *[""] * width][:width] for row in kept]
         first = next((row for row in given if any(row)), [])
+        if headers is None and (parts := _tables_in(kept)):
+            for caption, rows in parts:
+                self.add("paragraph", caption)
+                self.add_table(rows, usual=usual)
+            return
         if headers is not None:
             count = headers - dropped
         elif (
@@ -145,6 +150,24 @@ class Document:
         for k, row in enumerate(kept):
             text = " | ".join(row)
             self.blocks.append(Block("row", text, 0, self.page, self._tables, k < count))
+
+
+def _tables_in(rows: Sequence[Sequence[str]]) -> list[tuple[str, Sequence[Sequence[str]]]]:
+    """Tables on one sheet, each with its caption: a row with one cell, above one that names columns. Empty
+    where there is no such row.
+    """
+    starts = [
+        k
+        for k in range(len(rows) - 2)
+        if rows[k][0] and not any(rows[k][1:]) and len(rows[k]) > 2 and all(rows[k + 1])
+        if any(map(is_number, rows[k + 2])) and not any(map(_is_value, rows[k + 1]))
+    ]
+    found = [(rows[a][0], rows[a + 1 : b]) for a, b in pairwise([*starts, len(rows)])]
+    return [("", rows[: starts[0]]), *found] if starts and starts[0] else found
+
+
+def _is_value(cell: str) -> bool:
+    return is_number(cell) and not _YEAR.fullmatch(cell)
 
 
 class Repeated(str):

@@ -163,12 +163,13 @@ def _fit(address: Sequence[tuple[Part, bool]], asked: Part) -> float:
             continue
         numbers = first.numbers
         for part, _ in address[k + 1 :]:
-            nested = part.numbers[: len(numbers)] == numbers
-            numbers = part.numbers if nested else numbers + part.numbers
+            deeper = len(part.numbers) > len(numbers) and part.numbers[: len(numbers)] == numbers
+            numbers = part.numbers if deeper else numbers + part.numbers
         if numbers[: len(asked.numbers)] == asked.numbers:
             whole = first.numbers[: len(asked.numbers)] == asked.numbers
             named = bool(first.kind) or (asked.kind in _LISTED and not (is_heading and asked.kind))
-            best = max(best, 0.25 + 0.4 * named + 0.2 * (is_heading or first.sure) + 0.15 * whole)
+            rest = 0.2 * (is_heading or first.sure) + (0.15 if whole else 0.1)
+            best = max(best, 0.25 + 0.4 * named + rest)
         elif asked.numbers[: len(numbers)] == numbers:  # what is asked for may not be numbered there
             best = max(best, 0.1 * len(numbers) / len(asked.numbers))
     return best

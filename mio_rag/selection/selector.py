@@ -50,6 +50,7 @@ Penalty = Amount | Literal["auto", "adaptive"]
 
 _ADAPTIVE = 0.1  # lambda_2 of a pool whose best passage is surely needed; measured there as well
 _DOCUMENTS = 0.02  # of documents, as a share of the best: what surely holds no evidence is not read
+_DOUBTED = 0.1  # of documents that may not answer: less that is unlikely is read
 _BEST_ALONE = 0.7  # of documents that surely do not answer: units near the best are read alone
 _ELSEWHERE = 0.2  # and where the collection surely holds no answer
 #: Programs of one question at most, where what passages share leaves room for more of them.
@@ -301,7 +302,10 @@ class Selector(Settings):
             return max(0.0, float((ranked[(ranked.size - 1) // 2] + ranked[ranked.size // 2]) / 2))
         pool = known or Read(candidates, *relevance_of(self.relevance_model, candidates))
         if pool.source.kind == "documents":
-            return _BEST_ALONE if surely_elsewhere(candidates, pool.answerable) else _DOCUMENTS
+            if surely_elsewhere(candidates, likely := pool.answerable):
+                return _BEST_ALONE
+            doubted = likely is not None and likely < 0.5 and is_read(candidates)
+            return _DOUBTED if doubted else _DOCUMENTS
         if budget_tokens is not None and self.units != "sentences":
             relevance = relevance[candidates.tokens <= budget_tokens]
         price = _ADAPTIVE * min(1.0, max(0.0, float(relevance.max(initial=0.0)))) ** 2

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mio_rag import Collection
 from mio_rag.corpora.folder import load_folder
 from tests.documents.made import docx, needs, read, run, units
 
@@ -222,3 +223,11 @@ def test_rows_of_a_workbook_that_are_numbered_without_end_are_not_waited_for(tmp
         for name in source.namelist():
             target.writestr(name, source.read(name).replace(b'<row r="3"', b'<row r="2147483648"'))
     assert units(read(tmp_path, "a.xlsx", made.getvalue())) == [" | 2021 | 2022", "Boats | 1500 | 1700"]
+
+
+def test_each_table_of_a_sheet_has_its_caption_and_header(tmp_path: Path) -> None:
+    head = "Region,2023,2024"
+    sheet = f"Orders,,\n,,\n{head}\nNorth,120,135\nSouth,80,95\n,,\nReturns,,\n{head}\nSouth,1,4\n"
+    (tmp_path / "sheet.csv").write_text(sheet)
+    found = Collection(tmp_path, embedder="minilm").select("Returns of the South in 2024", budget=24)
+    assert found.context == "sheet\nReturns\nRegion | 2023 | 2024\nSouth | 1 | 4"

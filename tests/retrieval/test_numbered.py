@@ -41,6 +41,7 @@ def docs(tmp_path_factory: pytest.TempPathFactory) -> Collection:
         ("Paragraph 1 of Section 3", "Section 3. Plots\n(1) Each member"),
         ("What does Annex B say?", "The amount is 90 EUR."),
         ("What is in clause 1.2 of the lease?", "1.2 The boat must not be lent. Children wear vests."),
+        ("Section 7, item 1 of the bylaws", "(1) Quiet hours are from 13 to 15."),
         ("Which is step 3 of the repair?", "3. Take out the filter."),
         ("Was steht in § 5 Abs. 2 der Satzung?", "(2) Schüler zahlen die Hälfte."),
         ("第4条の内容は？", "料金は千円とする。"),
