@@ -132,7 +132,7 @@ class Document:
         first = next((row for row in given if any(row)), [])
         if headers is None and (parts := _tables_in(kept)):
             for caption, rows in parts:
-                self.add("paragraph", caption)
+                self.add("heading", caption, BOLD_LEVEL)
                 self.add_table(rows, usual=usual)
             return
         if headers is not None:
