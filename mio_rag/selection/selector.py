@@ -304,7 +304,7 @@ class Selector(Settings):
         if pool.source.kind == "documents":
             if surely_elsewhere(candidates, likely := pool.answerable):
                 return _BEST_ALONE
-            doubted = likely is not None and likely < 0.5 and is_read(candidates)
+            doubted = likely is not None and likely < 0.5 and self.units != "passages" and is_read(candidates)
             return _DOUBTED if doubted else _DOCUMENTS
         if budget_tokens is not None and self.units != "sentences":
             relevance = relevance[candidates.tokens <= budget_tokens]
