@@ -36,6 +36,7 @@ def read(folder, files):
 """,
     "one file after another": """
 import pypdfium2
+from mio_rag.documents import docx, html, markdown, office, passages, pdf, plain
 from mio_rag.documents.files import read_file
 def read(folder, files):
     for path in files:
