@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import sys
 import warnings
@@ -27,10 +28,11 @@ from mio_rag.collection import Collection
 from mio_rag.context import RegexCounter, lines_between
 from mio_rag.errors import InputError, MioRagError, MissingExtraError, choose, require
 from mio_rag.filters import Filter
+from mio_rag.generation.prompts import disarmed
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.result import Note, Selection
 from mio_rag.stores.base import StoreIndex
-from mio_rag.types import Line, Passage
+from mio_rag.types import Line, Passage, one_line
 
 _LOG = logging.getLogger("mio_rag.assistants")
 _NOTHING = "No passage is worth reading: tell the user that the documents do not answer this question."
@@ -44,6 +46,8 @@ _SOURCE = Field(
 _AFTER = Field(description="Only documents dated on or after this day; those without a date are left out.")
 #: Codes of the notes that the model reads, too, and the longest one in characters.
 _TOLD, _LONGEST = ("older_version", "filter_key_missing", "unread_files", "not_named", "language"), 400
+#: What stands above each passage: a line of one that begins so is told apart.
+_LABEL, _ESCAPED = re.compile(r"^(?=\[\d+\])", re.MULTILINE), r"\\"
 _MOST_UNREAD = 20  # files that could not be read, in a list for the model
 _STORED = ("read_document", "list_documents")  # need all documents, which a store does not give
 
@@ -198,7 +202,7 @@ class Assistants:
             "next_start": end if end < total else None,
             "unread": [one._asdict() for one in unread],
         }
-        lines = [f"[{one.path} could not be read: {one.reason}]" for one in unread if end == total]
+        lines = [f"[{one_line(one.path)} could not be read: {one.reason}]" for one in unread if end == total]
         return Reply("\n\n".join([piece or f"The document ends at token {total}.", *lines]), data)
 
     def list_documents(self, given: ListDocuments) -> Reply:
@@ -215,14 +219,14 @@ class Assistants:
         ]
         shown = found[given.offset : given.offset + given.limit]
         lines = [
-            f"{one['source']} ({one['date']}{', ' if one['date'] else ''}{one['tokens']} tokens)"
+            f"{one_line(str(one['source']))} ({one['date']}{', ' if one['date'] else ''}{one['tokens']} tokens)"
             for one in shown
         ]
         left = len(found) - given.offset - len(shown)
         more = [f"{left} more: use offset={given.offset + len(shown)}"] if left > 0 else []
         unread = [one for one in self.collection().index.unread if fnmatchcase(one.source, given.pattern)]
         if unread and not given.offset:
-            more += ["Not read:", *(f"{one.path}: {one.reason}" for one in unread[:_MOST_UNREAD])]
+            more += ["Not read:", *(f"{one_line(one.path)}: {one.reason}" for one in unread[:_MOST_UNREAD])]
             more += [f"and {len(unread) - _MOST_UNREAD} more"] if len(unread) > _MOST_UNREAD else []
         text = "\n".join([*lines, *more]) or f"No document matches '{given.pattern}'."
         data = {"documents": shown, "total": len(found), "unread": [one._asdict() for one in unread]}
@@ -274,7 +278,7 @@ def _numbered(chosen: Selection) -> str:
     blocks = [] if likely is None or likely >= 0.5 else [_DOUBT.format(100 * likely)]
     blocks += [*_notes(chosen), _DATA]
     read = enumerate(zip(chosen.labels, chosen.texts, strict=True), 1)
-    blocks += [f"[{n}] {place}\n{text}" for n, (place, text) in read]
+    blocks += [f"[{n}] {place}\n{_LABEL.sub(_ESCAPED, text)}" for n, (place, text) in read]
     return "\n\n".join(blocks)
 
 
@@ -287,8 +291,7 @@ def _notes(chosen: Selection) -> list[str]:
 def _said(note: Note) -> str:
     """A note, with what these tools can do about it."""
     said = str(note).replace("mio-rag index PATH --check lists", "list_documents names")
-    both = "ask for both versions, or use read_document"
-    return said.replace("selection.near_duplicates=all reads both", both)
+    return said.replace("selection.near_duplicates=all reads both", "ask for both versions")
 
 
 def _whole(passages: Sequence[Passage]) -> str:
@@ -380,7 +383,7 @@ def make_server(tools: Assistants) -> Any:
         try:
             given = arguments.model_validate(params.arguments or {})
             reply: Reply = await anyio.to_thread.run_sync(getattr(tools, name), given)
-            return said(reply.text, structured_content=reply.data)
+            return said(disarmed(reply.text), structured_content=reply.data)
         except ValidationError as error:
             problem = "; ".join(_problem(one, arguments) for one in error.errors())
         except MioRagError as error:

@@ -15,7 +15,8 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +60,7 @@ class Condition(NamedTuple):
         in_folder = self.key == "source" and isinstance(found, str) and isinstance(wanted, str)
         if self.key == "date" and (day := _moment(wanted)):
             return found is not None and _moment(found).startswith(day)
-        return _equal(found, wanted) or (in_folder and fnmatchcase(found, f"{wanted.rstrip('/')}/*"))
+        return _equal(found, wanted) or (in_folder and _like(found, f"{wanted.rstrip('/')}/*"))
 
 
 class Filter:
@@ -270,11 +271,20 @@ def _values(one: Condition) -> Sequence[Any]:
     return one.value if one.operator == "in" else (one.value,)
 
 
+@lru_cache(maxsize=256)  # fnmatch's own holds 32,768 of them: clients of a service choose how large
+def _pattern(wanted: str) -> re.Pattern[str]:
+    return re.compile(translate(wanted))
+
+
+def _like(found: str, wanted: str) -> bool:
+    return _pattern(wanted).match(found) is not None
+
+
 def _equal(found: Any, wanted: Any) -> bool:
     if found is None:
         return wanted is None
     if isinstance(found, str) and isinstance(wanted, str):
-        return found == wanted or fnmatchcase(found, wanted)
+        return found == wanted or _like(found, wanted)
     if isinstance(found, bool) or isinstance(wanted, bool):
         return str(found).lower() == str(wanted).lower()
     one, other = _number(found), _number(wanted)

@@ -25,6 +25,11 @@ def clean(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
+def one_line(name: str) -> str:
+    """A name, without what would begin a line of its own, or turn the text around."""
+    return " ".join("".join(one if one.isprintable() else " " for one in name).split())
+
+
 def is_text(*parts: str) -> bool:
     """Whether the parts can be written as UTF-8: a damaged escape can leave half of a surrogate pair."""
     try:

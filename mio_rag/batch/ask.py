@@ -52,6 +52,8 @@ def read_questions(source: str | Path) -> tuple[Question, ...]:
             raise InputError(
                 f"'{source}' is an index, not questions: give the questions first, then the index"
             )
+        if not path.exists() and path.suffix and ":" not in name:
+            raise InputError(f"'{source}' does not exist: give a .jsonl, .csv or .parquet file of questions")
         if path.is_file() and not name.endswith((".csv", ".csv.gz")):
             raise InputError(f"'{source}' is not read: questions come in .jsonl, .csv or .parquet files")
         return load_questions(source)

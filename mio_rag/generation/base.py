@@ -29,7 +29,7 @@ T = TypeVar("T")
 Chosen = tuple[int, float | None, Answer | None]
 Replies = list[Answer | GenerationError]
 
-_CACHED_TEXTS = 50_000
+_CACHED_TEXTS = 10_000  # of a few questions: more would be most of what a service holds
 # A probe stands where the passages will stand, so that heading and separators are counted with them.
 _PROBE = Passage(id="probe", text="x")
 _SEAM_TOKENS = 8  # tokenizers may split a text differently at the ends of the context block than alone

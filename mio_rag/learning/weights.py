@@ -86,7 +86,8 @@ def read_weights(path: str | Path, kind: str, version: int) -> Weights:
     """
     safetensors: Any = require("safetensors", "retrieval", "files of learned models")
     if not Path(path).is_file():
-        raise DataError(f"'{path}' does not exist: give a file of a {kind}")
+        fit = {"planner": "policy fit planner", "router": "policy fit router"}.get(kind, "policy fit")
+        raise DataError(f"'{path}' does not exist: give a file of a {kind}; mio-rag {fit} makes one")
     try:
         with safetensors.safe_open(str(path), framework="numpy") as file:
             marks = file.metadata() or {}

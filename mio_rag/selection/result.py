@@ -16,7 +16,7 @@ from mio_rag.formulations.numbers import plural
 from mio_rag.pool import Candidates
 from mio_rag.relevance.complete import complete
 from mio_rag.selection.explain import Attack, Decision, attack
-from mio_rag.types import Passage
+from mio_rag.types import Passage, one_line
 
 if TYPE_CHECKING:
     from mio_rag.formulations.program import SelectionProgram
@@ -331,7 +331,7 @@ class Selection:
             sources, numbers = [part["source"]], ", ".join(map(str, pages))
             sources += [f"{'p.' if len(pages) == 1 else 'pp.'} {numbers}"] if pages else []
             place = ", ".join(filter(None, [*sources, " > ".join(part["section"])]))
-            found.append(place or part["ids"][0])
+            found.append(one_line(place or part["ids"][0]))
         return found
 
     def cited(self, answer: str) -> list[int]:

@@ -340,16 +340,23 @@ def _add_questions(app: FastAPI, answering: Answering, metrics: Metrics, bounds:
 
     models = messages.request_models(bounds)
 
+    async def asked_in(request: Request, path: str) -> tuple[dict[str, Any], Asked]:
+        body, caller = await json_body(request), _caller(request)
+        try:
+            given = dict(models[path].from_dict(body, kind=UnusableBody))
+        except UnusableBody as error:
+            answering.check(body, caller, error.problems)
+            raise
+        return given, Asked.of(given, request.state.began, caller)
+
     async def select(request: Request) -> Response:
         """Choose passages for a question, with a certificate."""
-        given = dict(models["/select"].from_dict(await json_body(request), kind=UnusableBody))
-        asked = Asked.of(given, request.state.began, _caller(request))
+        _, asked = await asked_in(request, "/select")
         return JSONResponse(counted(await app.state.gate.run(lambda: answering.select(asked))))
 
     async def ask(request: Request) -> Response:
         """Choose passages and answer from them; with `stream`, as server-sent events text and done."""
-        given = dict(models["/ask"].from_dict(await json_body(request), kind=UnusableBody))
-        asked = Asked.of(given, request.state.began, _caller(request))
+        given, asked = await asked_in(request, "/ask")
         if not given["stream"]:
             return JSONResponse(counted(await app.state.gate.run(lambda: answering.ask(asked))))
         return await _streamed(
@@ -397,7 +404,14 @@ def _add_chat(app: FastAPI, answering: Answering, bounds: ServiceLimits) -> None
     )
     async def completions(request: Request) -> Response:
         """Answer the last message of a conversation, as OpenAI's chat completions do."""
-        chat = Chat(await json_body(request), bounds)
+        body = await json_body(request)
+        try:
+            chat = Chat(body, bounds)
+        except UnusableBody as error:
+            own = body.get("mio_rag")
+            named = {"model": body.get("model"), "where": own.get("where") if isinstance(own, dict) else None}
+            answering.check(named, request.state.caller, error.problems)
+            raise
         caller = replace(_caller(request, chat.request.user), smaller=chat.smaller)
         asked = Asked.of(chat.given(bounds), request.state.began, caller, wrapped=chat.wrapped)
         if not chat.request.stream:

@@ -122,7 +122,7 @@ def test_what_fails_on_the_way_is_an_event_and_before_it_a_status(demo_index: Co
     writer = Writer(GenerationError("the model broke"))
     writer.go_on.set()
     with TestClient(create_app(demo_index, writer)) as client:
-        got = client.post("/ask", json={"question": QUESTION, "stream": True})
+        got = client.post("/ask", json={"question": QUESTION, "stream": True, "deadline_seconds": 30})
         name, last = events(got.text)[-1]
         assert (got.status_code, name, last["error"]["message"]) == (200, "error", "the model broke")
         empty = client.post("/ask", json={"question": " ", "stream": True})
@@ -133,7 +133,8 @@ def test_what_fails_on_the_way_is_an_event_and_before_it_a_status(demo_index: Co
 def test_a_reader_that_cannot_stream_sends_one_piece(demo_index: CorpusIndex, policy: str | None) -> None:
     reader = ScriptedGenerator(lambda prompt: "48 metres")
     with TestClient(create_app(demo_index, reader, policy=policy)) as client:
-        told = events(client.post("/ask", json={"question": QUESTION, "stream": True}).text)
+        body = {"question": QUESTION, "stream": True, "deadline_seconds": 30}
+        told = events(client.post("/ask", json=body).text)
     assert told[0] == ("text", {"text": "48 metres"})
     assert [name for name, _ in told] == ["text", "done"]
 

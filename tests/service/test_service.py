@@ -160,6 +160,8 @@ def test_the_same_question_is_answered_from_the_file(demo_index: CorpusIndex, tm
         ({"question": "   "}, 400, "the question is empty"),
         ({"question": "x" * 2001}, 422, "at most 2000"),
         ({"deadline_seconds": 31}, 422, "30"),
+        ({"pool": 0, "where": "colour=red"}, 422, "no passage has 'colour' to filter by"),
+        ({"pool": 0, "model": "gpt"}, 422, "the model 'gpt' is unknown"),
         ({"model": "gpt"}, 404, "the model 'gpt' is unknown: choose extract, frugal/extract"),
         (b"", 422, "send a JSON object"),
         (b'{"question": ', 422, "the body is not valid JSON (character 13"),
