@@ -219,8 +219,9 @@ class Assistants:
         ]
         shown = found[given.offset : given.offset + given.limit]
         lines = [
-            f"{one_line(str(one['source']))} ({one['date']}{', ' if one['date'] else ''}{one['tokens']} tokens)"
+            f"{one_line(name)} ({one['date']}{', ' if one['date'] else ''}{one['tokens']} tokens)"
             for one in shown
+            for name in [str(one["source"])]
         ]
         left = len(found) - given.offset - len(shown)
         more = [f"{left} more: use offset={given.offset + len(shown)}"] if left > 0 else []
