@@ -83,7 +83,7 @@ def test_the_service_survives_a_fuzzer_fed_by_its_own_description(demo_index: Co
     with TestClient(create_app(demo_index, make_generator("extractive"))) as client:
         schema = schemathesis.openapi.from_asgi("/openapi.json", client.app)
         seen: set[int] = set()
-        for operation in ("/select", "/ask"):
+        for operation in ("/select", "/ask", "/v1/chat/completions"):
             for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
 
                 @settings(
