@@ -188,11 +188,12 @@ def _written_otherwise(name: str, index: CorpusIndex) -> bool:
     else:
         others = [bare, f"{bare}s"]
     others += [f"{bare[:k]} {bare[k:]}" for k in range(1, len(bare))]
-    form = re.compile(rf"(?<![^\W_]){_SIGN.join(bare)}s?(?![^\W_])", re.IGNORECASE)
     for other in others:
-        if words := index.words(other):
+        if (words := index.words(other)) and all(map(index.share_with, words)):
             rows = np.flatnonzero(np.all([index.scores_bm25(one) > 0 for one in words], axis=0))
-            if any(form.search(index.passages[k].text) for k in rows[:_LOOKED_AT].tolist()):
+            form = rf"(?<![^\W_]){_SIGN.join(bare)}s?(?![^\W_])"
+            found = (index.passages[k].text for k in rows[:_LOOKED_AT].tolist())
+            if any(re.search(form, text, re.IGNORECASE) for text in found):
                 return True
     return False
 
