@@ -29,6 +29,7 @@ def main() -> None:
     finally:
         if watched:
             interrupt.watch_no_more(code if isinstance(code, int) else 1)
+        gc.freeze()  # else an eighth of a short command is a search for garbage among all that it loaded
 
 
 if __name__ == "__main__":
