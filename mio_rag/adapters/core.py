@@ -222,7 +222,7 @@ class Documents:
             return self
         data, sources = self.metadata or [{}] * n, self.sources or [""] * n
         kept = conditions.rows(Passage(str(k), "x", source=sources[k], metadata=data[k]) for k in range(n))
-        return self.at(kept)
+        return self.at(kept.tolist())
 
     def at(self, rows: Sequence[int]) -> Documents:
         """Return some of them, in this order."""

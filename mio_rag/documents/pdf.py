@@ -537,8 +537,8 @@ class _Layout:
         count = min(headers, len(rows))
         while count < len(rows) - 1 and count < 5:
             numbers = [c for c in rows[count][1:] if is_number(c) and not _YEARS.fullmatch(c)]
-            named = count > 0 and all(rows[count - 1])
-            if numbers or named or sum(map(bool, rows[count])) < (1 if not rows[count][0] else 2):
+            above = count > 0 and all(rows[count - 1])
+            if numbers or above or sum(map(bool, rows[count])) < (1 if not rows[count][0] else 2):
                 break
             count += 1
         # On the next page a table has the same names, or none and the same columns.
