@@ -130,10 +130,13 @@ SELECT = """
 import sys
 from mio_rag.cli.app import app
 try:
-    app(["select", sys.argv[1], sys.argv[2], "--budget", "40"])
+    app(["select", sys.argv[1], sys.argv[2], "--budget", "40", "--json"])
 except SystemExit as end:
     assert end.code in (None, 0), end.code
-unused = "torch", "transformers", "sentence_transformers", "scipy.optimize", "scipy.special"
+unused = [
+    *("torch", "transformers", "sentence_transformers", "scipy", "rich", "asyncio"),
+    *("mio_rag.session.workflow", "mio_rag.documents.pdf", "mio_rag.stores.base", "mio_rag.allocation"),
+]
 print([module for module in unused if module in sys.modules])
 """
 
