@@ -279,10 +279,8 @@ class CorpusIndex:
 
     def share_with(self, word: str) -> float:
         """The share of passages that have a word of a short text; those that are not allowed have none."""
-        if self.terms is not None and self.allowed is None:
-            columns = {self.terms.column(one) for one in self.words(word)}
-            if len(columns) < 2:
-                return sum(self.terms.holding(one) for one in columns if one is not None) / len(self)
+        if self.allowed is None and len(words := set(self.words(word))) < 2:
+            return sum(map(self._bm25.holding, words)) / len(self)
         return float((self.scores_bm25(word) > 0).mean())
 
     def best_bm25(self, scores: NDArray[np.float64], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

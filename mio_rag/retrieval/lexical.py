@@ -114,6 +114,11 @@ class LexicalIndex:
                 forget(self._indices, self._data)
         return found.astype(np.float64)
 
+    def holding(self, word: str) -> int:
+        """How many passages have a word."""
+        column = self._columns.get(word)
+        return 0 if column is None else int(self._indptr[column + 1] - self._indptr[column])
+
     def save(self, folder: Path) -> None:
         """Write the files."""
         folder.mkdir(parents=True, exist_ok=True)

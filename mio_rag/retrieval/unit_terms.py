@@ -198,9 +198,10 @@ class UnitTerms:
         """The column of a word; None where no text has it."""
         return self._columns.get(word)
 
-    def holding(self, column: int) -> int:
-        """How many passages have the word of a column, above them or in them."""
-        return int(self._arrays["df_passages"][column])
+    def holding(self, word: str) -> int:
+        """How many passages have a word, above them or in them."""
+        column = self._columns.get(word)
+        return 0 if column is None else int(self._arrays["df_passages"][column])
 
     def spread(self, groups: NDArray[np.int64]) -> NDArray[np.int64]:
         """In how many groups of passages each word stands, headings above them aside.

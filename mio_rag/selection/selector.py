@@ -407,7 +407,7 @@ class Selector(Settings):
         if self.units != "auto" or units == "passages" or is_document_pool(candidates):
             return _choose(_formulation(settings, pool, counter, known), budget, counter, solve)
         # Sentences where little fits and a passage that is above its price does not.
-        whole = _formulation(settings.replace(units="passages"), pool, counter, known)
+        whole = _formulation(settings.model_copy(update={"units": "passages"}), pool, counter, known)
         whole.program(budget)  # what another passage would add is judged at the prices of this budget
         wanted = solve(whole.program(max(budget, int(pool.candidates.tokens.sum()))))
         chosen = [i for i in wanted.selected if i < len(candidates)]

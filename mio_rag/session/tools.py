@@ -98,7 +98,7 @@ class Equipment:
             return selector
         left, usual = max(0.01, self.deadline - time.monotonic()), selector.options.time_limit_seconds
         options = replace(selector.options, time_limit_seconds=left if usual is None else min(left, usual))
-        return selector.replace(options=options)
+        return selector.model_copy(update={"options": options})  # as checked as before
 
 
 #: Answers sub-questions by a workflow, one after another (True) or in parallel. Returns each as it was asked,
