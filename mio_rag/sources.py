@@ -459,7 +459,6 @@ def _indexed(
         each = None if more is None else lambda done, of: more(1)
         dataset = read_dataset(text, how, known, each)
     index = _built(dataset, how, progress, old, embedder)
-    index.save(folder, overwrite=True)
     told = {
         "version": 1,
         "source": _named(text, kind),
@@ -468,7 +467,7 @@ def _indexed(
         "files": files,
         "left_out": [[one.path, one.reason] for one in dataset.left_out],
     }
-    write_atomically(folder / _RECORD, json.dumps(told))
+    index.save(folder, overwrite=True, record={_RECORD: json.dumps(told)})
     seconds = time.perf_counter() - start
     from mio_rag.notes import mixed  # here: what is indexed already needs no selection to be opened
 

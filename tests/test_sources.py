@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,46 @@ def test_an_index_has_its_own_embedder(handbook: Path) -> None:
     folder = open_source(handbook, WORDS).folder
     with pytest.raises(InputError, match="an embedder of its own"):
         open_source(folder, WORDS)
+
+
+#: Index a folder; be killed before the n-th renaming, or write to a full disk.
+WRITER = """
+import os, resource, signal, sys
+from pathlib import Path
+from mio_rag import MioRagError
+from mio_rag.sources import Building, open_source
+documents, out, kill = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+renamed = []
+def hook(event, given):
+    if event == "os.rename":
+        renamed.append(given)
+        if str(len(renamed)) == kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(hook)
+if kill == "full":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+try:
+    open_source(documents, Building(embedder="tfidf"), out=out)
+except MioRagError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="limits and signals of POSIX")
+def test_an_index_outlives_kills_and_full_disks(tmp_path: Path) -> None:
+    documents, out = tmp_path / "documents", tmp_path / "INDEX"
+    documents.mkdir()
+    how = Building(embedder="tfidf")
+    for n, kill in enumerate(("1", "none", "1", "2", "3", "full")):
+        text = "\n\n".join(f"Tower {k} is {k * 7 + n} metres tall." for k in range(99))
+        (documents / "towers.md").write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-c", WRITER, documents, out, kill], capture_output=True, text=True, check=False
+        )
+        assert ("could not be written" in done.stdout and "File too large" in done.stdout) == (kill == "full")
+        if kill == "full":
+            assert f"{7 * 98 + n - 1} metres" in open_source(out).index.passages[-1].text  # the old one
+        passages = open_source(documents, how, out=out).index.passages
+        assert f"{7 * 98 + n} metres" in passages[-1].text
+        assert [one.name for one in out.parent.iterdir() if one.name.startswith(".INDEX")] == []

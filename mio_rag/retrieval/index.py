@@ -290,8 +290,12 @@ class CorpusIndex:
 
     # --- on disk -----------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path, overwrite: bool = False) -> Path:
+    def save(
+        self, folder: str | Path, overwrite: bool = False, record: Mapping[str, str] | None = None
+    ) -> Path:
         """Write the index as one folder, all or nothing.
+
+        record: files beside those of the index: name -> text.
 
         Raises `InputError` if the folder exists and is not to be replaced, or cannot be written.
         """
@@ -330,6 +334,8 @@ class CorpusIndex:
             }
             manifest["checksum"] = _manifest_checksum(manifest)
             (work / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            for name, text in (record or {}).items():
+                (work / name).write_text(text, encoding="utf-8")
         return target
 
     @classmethod
