@@ -30,7 +30,8 @@ def test_argo_has_the_published_thresholds() -> None:
 def test_a_study_plans_decides_and_tells_where_time_goes(tmp_path: Path) -> None:
     given, file = load_study("mao-arag").to_dict(defaults=False), tmp_path / "small.toml"
     contenders = {name: given["contenders"][name] for name in ("published", "untrained")}
-    fewer = given["prepare"][0].replace("--limit 200", "--limit 14 --workflows no-retrieval,plain --updates 5")
+    short = "--limit 14 --workflows no-retrieval,plain --updates 5"
+    fewer = given["prepare"][0].replace("--limit 200", short)
     tables = [
         {"title": name, "by": name, "alphas": [0.1], "ppo": {"updates": 5}}
         for name in ("planners", "decisions", "judged", "latency")
