@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from statistics import median
@@ -35,7 +35,7 @@ from mio_rag.errors import DataError, require
 
 _LOCK = threading.Lock()  # the library is not safe in threads
 _PART = 40  # pages, at least, that a further process is started for
-_Part = tuple[bytes, int, int]
+_Part = tuple[bytes, range]
 _Page = tuple[float, list[PageLine], str]
 _LEADERS = re.compile(r"(?:\s*\.){4,}\s*|(?:\s*_){4,}\s*|\u2026{2,}")
 _ENTRY = re.compile(r"(?:\.\s*){4,}\s*[\divxl]+$")  # of a list of contents
@@ -107,34 +107,35 @@ def _opened(library: Any, data: bytes) -> Iterator[Any]:
         pdf.close()
 
 
-def _read(data: bytes, count: int) -> Iterable[_Page]:
-    """All pages, in parts of at least `_PART` where there are cores for it."""
+def _read(data: bytes, count: int) -> list[_Page]:
+    """All pages; of a large file each of several processes reads every n-th one."""
     cores = processes.cores() if len(data) >= processes.MUCH else 1
     parts = max(1, min(cores, count // _PART))
-    ends = [count * k // parts for k in range(parts + 1)]
-    jobs = [(data, *pair) for pair in pairwise(ends)]
+    jobs = [(data, range(k, count, parts)) for k in range(parts)]
     if parts == 1:
         return _read_part(jobs[0])
-    read = dict(processes.side_by_side(_read_part, jobs, range(parts), parts, _broken))
-    return chain.from_iterable(read[k] for k in range(parts))
+    pages: list[_Page] = [(0.0, [], "")] * count
+    for k, read in processes.side_by_side(_read_part, jobs, range(parts), parts, _broken):
+        pages[k::parts] = read
+    return pages
 
 
 def _broken(job: _Part) -> list[_Page]:
-    raise DataError(f"broke its reader within the pages {job[1] + 1} to {job[2]}")
+    raise DataError("broke its reader, which ended")
 
 
 def _read_part(job: _Part) -> list[_Page]:
-    """Height, lines and problem of each page from a first one to before an end."""
+    """Height, lines and problem of each page of these numbers from 0."""
     import pypdfium2 as library
 
-    data, first, end = job
+    data, numbers = job
     pages: list[_Page] = []
     with _LOCK, _opened(library, data) as pdf:
         producer = pdf.get_metadata_dict().get("Producer", "")
         drawn = re.search("Skia|Qt|wkhtml|Quartz", producer) is not None  # by browsers
         if pdf.get_formtype():
             pdf.init_forms()
-        for k in range(first, end):
+        for k in numbers:
             height, lines, problem = 0.0, list[PageLine](), ""
             try:
                 page = pdf[k]

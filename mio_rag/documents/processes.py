@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -58,8 +59,9 @@ def side_by_side(
 
 
 def _settle() -> None:
-    """Look for garbage rarely: what readers make is many small objects and hardly a cycle."""
+    """Look for garbage rarely, and not in the end: readers make many small objects and hardly a cycle."""
     gc.set_threshold(100_000, 20, 20)
+    atexit.register(gc.freeze)
 
 
 class _Process(SpawnProcess):
