@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import socket
 import subprocess
@@ -17,7 +18,10 @@ from typing import Any
 import httpx
 
 from benchmarks.processes import resident_mb
+from benchmarks.runner import Measured, at_least, note
+from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import SolverError
+from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.minilm import packaged_minilm
 
 _HERE, _WAIT, _RAMP, _READY_SECONDS = Path(__file__).parents[1], 0.3, 0.5, 900.0
@@ -122,3 +126,27 @@ class Service:
 
             await asyncio.gather(*(ask_on(k) for k in range(clients)))
         return ends
+
+
+def measure(given: argparse.Namespace) -> Measured:
+    """Ask without pause, through a service in its own process; read its memory after every load."""
+    at_least(given, clients=1, seconds=0.1, loads=2)
+    port, quiet, readings = free_port(), subprocess.DEVNULL, list[float]()
+    demo = load_dataset("demo")
+    CorpusIndex.build(demo.passages, "tfidf", demo.name).save(given.work / "clients", overwrite=True)
+    command = [sys.executable, "-m", "mio_rag", "serve", str(given.work / "clients"), "--port", str(port)]
+    process = subprocess.Popen(command, stdout=quiet, stderr=quiet, text=True)
+    try:
+        service = Service(f"http://127.0.0.1:{port}", process, [one.text for one in demo.questions])
+        service.wait()
+        for k in range(given.loads):
+            service.load(("select", "ask")[k % 2], given.clients, given.seconds)
+            readings.append(round(service.megabytes, 1))
+            note(f"load {k + 1}: {readings[-1]} MB, {dict(service.statuses)}")
+    finally:
+        process.terminate()
+        process.wait(30)
+    first = readings[min(3, given.loads - 1)]
+    report = {"megabytes": readings, "growth": readings[-1] / first, "statuses": dict(service.statuses)}
+    wrong = int(set(service.statuses) != {"200"}) + int(report["growth"] > 1.05)
+    return Measured(report, f"{report}", wrong=wrong)

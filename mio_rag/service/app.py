@@ -87,6 +87,8 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         503: "Too many requests are waiting; Retry-After states when to try again.",
     }.items()
 }
+#: Of an answer that may also come as events.
+_STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}, **_REFUSALS}
 _LOG = logging.getLogger("mio_rag.service")
 _KEY_REFUSED: dict[int | str, dict[str, Any]] = {401: _REFUSALS[401]}
 
@@ -382,9 +384,10 @@ def _add_questions(app: FastAPI, answering: Answering, metrics: Metrics, bounds:
     ):  # a policy that does not learn may be replaced by one that does
         routes.append((feedback, messages.Rating, messages.Rated))
     for answer, body, response in routes:
-        app.post(
-            f"/{answer.__name__}", response_model=response, responses=_REFUSALS, openapi_extra=_schema(body)
-        )(answer)
+        told = _STREAMED if answer is ask else _REFUSALS
+        app.post(f"/{answer.__name__}", response_model=response, responses=told, openapi_extra=_schema(body))(
+            answer
+        )
 
 
 def _caller(request: Request, user: str | None = None) -> Caller:
@@ -399,7 +402,7 @@ def _add_chat(app: FastAPI, answering: Answering, bounds: ServiceLimits) -> None
     @app.post(
         "/v1/chat/completions",
         response_model=ChatCompletion,
-        responses=_REFUSALS,
+        responses=_STREAMED,
         openapi_extra=_schema(ChatRequest),
     )
     async def completions(request: Request) -> Response:
