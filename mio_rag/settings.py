@@ -104,7 +104,10 @@ class Settings(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """Return the settings with changes; checked as when settings are made."""
-        return type(self)(**{**dict(self), **changes})
+        given = {
+            name: getattr(self, name) for name in type(self).model_fields
+        }  # not what is computed of them
+        return type(self)(**{**given, **changes})
 
 
 _SIMPLE = frozenset((str, int, float, bool, type(None)))

@@ -336,3 +336,9 @@ def test_a_decision_that_nobody_knows_is_not_plain() -> None:
 
     assert More().is_plain
     assert not More(checking="always").is_plain
+
+
+def test_a_policy_that_was_looked_at_can_be_changed() -> None:
+    policy = Policy()
+    assert policy.is_plain
+    assert policy.replace(name="mine").is_plain
