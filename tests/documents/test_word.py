@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mio_rag import Collection
 from tests.documents.made import docx, paragraph, read, run, units
 
 NUMBERING = (
@@ -91,3 +92,16 @@ def test_a_word_file_is_called_by_the_heading_that_it_begins_with(
     tmp_path: Path, body: str, title: str
 ) -> None:
     assert {p.title for p in read(tmp_path, "hire_2.docx", docx(body))} == {title}
+
+
+def test_a_clause_that_word_counts_is_read_by_its_number(tmp_path: Path) -> None:
+    body = [
+        listed("Use", 0), listed("Six persons may stay.", 1), listed("These stay outside:", 1),
+        listed("large dogs,", 2), listed("small dogs.", 2), listed("Costs", 0),
+        listed("Cleaning: 45 euros.", 1),
+    ]  # fmt: skip
+    (tmp_path / "hire.docx").write_bytes(docx("".join(body), NUMBERING))
+    docs = Collection(tmp_path, embedder="minilm")
+    inner = docs.select("Clause 1.2(b)", budget=20).context
+    assert "1.2 These stay outside:\n    (b) small dogs." in inner
+    assert "2.1 Cleaning" in docs.select("What does clause 2.1 of the hire say?", budget=15).context
