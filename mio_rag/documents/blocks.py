@@ -133,7 +133,7 @@ class Document:
         if headers is None and (parts := _tables_in(kept)):
             for caption, rows in parts:
                 self.add("heading", caption, BOLD_LEVEL)
-                self.add_table(rows, usual=usual)
+                self.add_table(rows, usual=usual, goes_on=goes_on and not caption)
             return
         if headers is not None:
             count = headers - dropped
@@ -158,16 +158,12 @@ def _tables_in(rows: Sequence[Sequence[str]]) -> list[tuple[str, Sequence[Sequen
     """
     starts = [
         k
-        for k in range(len(rows) - 2)
-        if rows[k][0] and not any(rows[k][1:]) and len(rows[k]) > 2 and all(rows[k + 1])
-        if any(map(is_number, rows[k + 2])) and not any(map(_is_value, rows[k + 1]))
+        for k, (one, head, below) in enumerate(zip(rows, rows[1:], rows[2:], strict=False))
+        if len(one) > 2 and one[0] and not any(one[1:]) and all(head) and any(map(is_number, below))
+        if not any(is_number(cell) and not _YEAR.fullmatch(cell) for cell in head)
     ]
     found = [(rows[a][0], rows[a + 1 : b]) for a, b in pairwise([*starts, len(rows)])]
     return [("", rows[: starts[0]]), *found] if starts and starts[0] else found
-
-
-def _is_value(cell: str) -> bool:
-    return is_number(cell) and not _YEAR.fullmatch(cell)
 
 
 class Repeated(str):
@@ -648,14 +644,6 @@ def period_of(text: str, *, year: bool = False) -> str:
         return ""
     (one, day), *_ = found
     return "" if _NOT_OF.search(text[: one.start()]) or _GOES_ON.match(text[one.end() :]) else day
-
-
-def day_of_title(title: str, name: str) -> str:
-    """When minutes, a letter, a report were made, by their title; blank for others, and where it is unsaid.
-
-    name: of the file, which may say what the document is.
-    """
-    return period_of(title, year=True) if is_series(title, name) else ""
 
 
 def day_in_name(name: str) -> str:

@@ -18,12 +18,13 @@ from mio_rag.documents.blocks import (
     MAX_WORDS,
     Document,
     day_in_name,
-    day_of_title,
     heads,
+    period_of,
     short_title,
     stated_date,
 )
 from mio_rag.errors import DataError, InputError
+from mio_rag.sentences import is_series
 from mio_rag.types import Passage, is_text
 
 #: Largest file that is read, unless said otherwise.
@@ -125,7 +126,8 @@ def read_document(path: Path, max_bytes: int = MAX_BYTES) -> Document:
     if not document.title:
         document.title = _title_of(path.stem, document.printed)
     titles = [document.title, *(block.text for block in document.blocks[:1] if heads(block.text))]
-    days = [*(day_of_title(title, path.stem) for title in titles), day_in_name(path.stem)]
+    days = [period_of(title, year=True) for title in titles if is_series(title, path.stem)]
+    days.append(day_in_name(path.stem))
     document.date = document.date or stated_date(document.blocks) or max(days, key=len)
     return document
 
