@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -30,7 +30,6 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import PRESETS, Selector
 from mio_rag.service.documents import Documents
-from mio_rag.service.edge import UnusableBody
 from mio_rag.service.governed import Governed, Serving, policy_report, search_report
 from mio_rag.service.keys import FREE, Caller
 from mio_rag.service.settings import Split
@@ -196,19 +195,19 @@ class Answering:
                 self._governed[policy] = Governed(policy, self.documents.index())
             return self._governed[policy], reader
 
-    def check(self, body: Mapping[str, Any], caller: Caller, problems: Sequence[str]) -> None:
-        """Raise `UnusableBody` with these problems of a request, and those of its filter and its model."""
-
-        def fits(name: str, kind: Any, look: Callable[[Any], object]) -> list[str]:
+    def problems(self, body: Mapping[str, Any], caller: Caller) -> list[str]:
+        """Return what is wrong with the filter and the model of a request that does not fit otherwise."""
+        found: list[str] = []
+        for name, kind, look in (
+            ("where", (str, list, dict), lambda one: self.documents.index(Filter(one), caller.where)),
+            ("model", str, self._chosen),
+        ):
             try:
                 if isinstance(body.get(name), kind):
                     look(body[name])
             except InputError as error:
-                return list(error.problems)
-            return []
-
-        where = fits("where", (str, list, dict), lambda one: self.documents.index(Filter(one), caller.where))
-        raise UnusableBody([*problems, *where, *fits("model", str, self._chosen)])
+                found += error.problems
+        return found
 
     def rate(self, identity: str, helpful: bool) -> bool:
         """Record a rating of an answer, or of a search; False if it was rated before.

@@ -347,8 +347,8 @@ def _add_questions(app: FastAPI, answering: Answering, metrics: Metrics, bounds:
         try:
             given = dict(models[path].from_dict(body, kind=UnusableBody))
         except UnusableBody as error:
-            answering.check(body, caller, error.problems)
-            raise
+            more = await app.state.gate.run(lambda: answering.problems(body, caller))
+            raise UnusableBody([*error.problems, *more]) from None
         return given, Asked.of(given, request.state.began, caller)
 
     async def select(request: Request) -> Response:
@@ -412,9 +412,9 @@ def _add_chat(app: FastAPI, answering: Answering, bounds: ServiceLimits) -> None
             chat = Chat(body, bounds)
         except UnusableBody as error:
             own = body.get("mio_rag")
-            named = {"model": body.get("model"), "where": own.get("where") if isinstance(own, dict) else None}
-            answering.check(named, request.state.caller, error.problems)
-            raise
+            named = {**(own if isinstance(own, dict) else {}), "model": body.get("model")}
+            more = await app.state.gate.run(lambda: answering.problems(named, request.state.caller))
+            raise UnusableBody([*error.problems, *more]) from None
         caller = replace(_caller(request, chat.request.user), smaller=chat.smaller)
         asked = Asked.of(chat.given(bounds), request.state.began, caller, wrapped=chat.wrapped)
         if not chat.request.stream:

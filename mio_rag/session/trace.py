@@ -216,11 +216,9 @@ class Outcome:
 
     def check(self) -> Outcome:
         """Return this outcome, or raise its error, with all that the question cost."""
-        if isinstance(self.error, GenerationError):
-            total = self.costs.total()
-            if total.prompt_tokens or total.completion_tokens:
-                spent = (total.prompt_tokens, total.completion_tokens, self.trace.seconds)
-                self.error.spent = Answer("", *spent, self.trace.generator)
+        if isinstance(self.error, GenerationError) and (total := self.costs.total()).lm_calls:
+            tokens = (total.prompt_tokens, total.completion_tokens)
+            self.error.spent = Answer("", *tokens, self.trace.seconds, self.trace.generator)
         if self.error is not None:
             raise self.error
         return self
