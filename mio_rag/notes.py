@@ -55,6 +55,7 @@ _BEFORE_NAMES = frozenset((
 ))  # fmt: skip
 _ENDINGS = ("s", "es", "ed", "d", "er", "ers", "ing", "ly")  # of words whose stem may be usual
 _MOST = 5  # names in a note
+_SURE = 0.8  # estimate below which usual words that no document has are named, too
 
 
 def noted(
@@ -135,8 +136,11 @@ def _not_named(selection: Selection, index: CorpusIndex, given: bool) -> Iterato
         begin = question.lstrip()[:1].isupper()  # "Compare" asks, and names nothing
         pieces = [one[0] for one in _PIECE.finditer(question)][begin:]
         pieces = [one for one in pieces if one.isalpha() and one.islower() and one not in _KINDS]
+        is_sure = selection.answerable is None or selection.answerable >= _SURE
         rare = [
-            one for one in pieces if not any(map(common, (one, *(one.removesuffix(end) for end in _ENDINGS))))
+            one
+            for one in pieces
+            if not (is_sure and any(map(common, (one, *(one.removesuffix(end) for end in _ENDINGS)))))
         ]
     asked, versions = time_asked(question), [one for one in selection.notes if one.code == "older_version"]
     if asked and (asked.start == asked.end or any(", a newer version" in one for one in versions)):

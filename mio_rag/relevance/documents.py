@@ -19,8 +19,9 @@ best of the pool, and shares of at most 1. Where it asks the same of up to four 
 revenue of A and B", each is measured against its own best, so that none is forgotten for another. Where it
 compares up to four versions of one document, what they say in other words gains 2, and the best of each 3; of
 two sentences on the same each is worth the better, so that both sides of a change are read. Where it names a
-part by its number ("clause 4.1"), the units of that part stand above all others. The relevance of a unit is
-the probability that it holds evidence,
+part by its number ("clause 4.1"), the units of that part stand above all others. Of n rows of a table that
+match alike, and weakly, each loses log n: where one of them is meant, it is any of these. The relevance of a
+unit is the probability that it holds evidence,
 
     1 / (1 + exp(1.4 - .4 (z - max z)))
 
@@ -61,6 +62,11 @@ _COMPARED = 3.0  # log score that the best unit of each of compared versions gai
 _CHANGED = 2.0  # ... and what one of them says in other words than another
 _ALIKE = 0.3  # Jaccard similarity of what two versions say of the same
 _NUMBERED = 6.0  # log score by which units of a part that is named by its number stand above all others
+_WEAK, _LEAST = (
+    1.5,
+    10.0,
+)  # log scores below the best from which rows that match alike are looked for, and to which
+_SAME = 0.3  # log score by which they differ at most
 _FEW = 3  # documents; where a question names more, that says less of where to look
 _NAMED = 0.999  # scope from which a document is the one that the question names
 #: Fingerprints of embedders that read English only: their cosines say nothing of questions in other scripts.
@@ -108,7 +114,7 @@ class DocumentModel:
         z = self.log_scores(pool)
         if not z.size:
             return z
-        z = _with_versions(pool, z)
+        z = _with_rows(pool, _with_versions(pool, z))
         if (own := _of_number(pool)).any():
             z[own] = z.max() + _NUMBERED + (z[own] - z[own].max()) / 4
         return logistic(self.level + self.slope * (z - z.max()))
@@ -239,6 +245,25 @@ def is_known(pool: Pool) -> bool:
         return False
     names = [name for name, own in zip(pool.names, scope.tolist(), strict=True) if own >= _NAMED]
     return any(len(versions_asked(pool.question, name, names)) > 1 for name in dict.fromkeys(names))
+
+
+def _with_rows(pool: Pool, z: FloatArray) -> FloatArray:
+    """The log scores, without what rows of a table lose that match the question alike, and weakly."""
+    units, lines = pool.sentences, pool.lines
+    if units is None or units.needs is None or lines is None:
+        return z
+    gap, tables = z.max() - z, dict[tuple[object, ...], list[int]]()
+    for k in np.flatnonzero((gap > _WEAK) & (gap < _LEAST)).tolist():
+        i, (start, end) = int(units.owners[k]), units.spans[k].tolist()
+        if " | " in pool.texts[i][start:end]:
+            heads = tuple(lines[i][n] for n in units.needs[k])
+            tables.setdefault((pool.names[i], heads), []).append(k)
+    made = z.copy()
+    for rows in tables.values():
+        held = np.sort(z[rows])
+        alike = held.searchsorted(z[rows] + _SAME, "right") - held.searchsorted(z[rows] - _SAME)
+        made[rows] -= np.log(alike)
+    return made
 
 
 def _of_number(pool: Pool) -> NDArray[np.bool_]:

@@ -265,7 +265,7 @@ class UnitTerms:
         if (known := self._known.get(question)) is not None:
             return known
         found, ends = [], np.array([self._m, self._m + self._n], dtype=self._rows.dtype)
-        for word in dict.fromkeys(self.words(question)):
+        for word in self.words.asked(question):
             if (column := self._columns.get(word)) is not None:
                 part = slice(int(self._indptr[column]), int(self._indptr[column + 1]))
                 rows = np.asarray(self._rows[part])

@@ -65,6 +65,17 @@ _ACCENTS = pattern("[\u0300-\u036f\u064b-\u065f\u0670]")
 _FISCAL = pattern(
     r"(?:fy)?((?:19|20)\d\d)(q[1-4]|h[12])|fy((?:19|20)?\d\d)|((?:19|20)\d\d)fy|(q[1-4]|h[12])(?:fy)?((?:19|20)?\d\d)"
 )
+#: Numbers from two on, and ordinals, as questions write them out.
+_NUMBERS = {
+    language: {word: str(k) for k, word in enumerate(words.split(), 2)}
+    for language, words in {
+        "english": "two three four five six seven eight nine ten eleven twelve",
+        "german": "zwei drei vier fünf sechs sieben acht neun zehn elf zwölf",
+        "french": "deux trois quatre cinq six sept huit neuf dix onze douze",
+        "spanish": "dos tres cuatro cinco seis siete ocho nueve diez once doce",
+    }.items()
+}
+_ORDINALS = {"1st": "first", "2nd": "second", "3rd": "third", "4th": "fourth", "5th": "fifth"}
 _MOST_KNOWN = 500_000  # words whose stems are remembered
 
 
@@ -108,6 +119,15 @@ class Words:
                 words = known[token] = tuple(self._words(token))
             found += words
         return found
+
+    def asked(self, question: str) -> list[str]:
+        """The words of a question, each once, and the other forms of its numbers: "3" for "three"."""
+        found, said = self(question), tokens_of(question)
+        numbers = [_NUMBERS[language] for language in self.languages if language in _NUMBERS]
+        found += [known[token] for token in said for known in numbers if token in known]
+        forms = _ORDINALS | {word: number for number, word in _ORDINALS.items()}
+        found += self(" ".join(forms[token] for token in said if token in forms))
+        return [*dict.fromkeys(found)]
 
     def _words(self, token: str) -> Iterable[str]:
         if token.isascii():

@@ -33,6 +33,8 @@ class Run(Protocol):
 
 #: Below it the best passage of a pool is doubtful: of answerable questions of eight sets, 2 in 100 lie there.
 _UNLIKELY = 0.2
+#: Of the probability of a row that is read: another that has so much of it may answer as well.
+_TIED = 0.95
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,6 +193,27 @@ def _not_compared(choice: Choice) -> list[str]:
     ]
 
 
+def _as_likely(choice: Choice) -> list[str]:
+    """Rows of a table that are about as likely as one that is read, and did not fit."""
+    candidates, chosen = choice.formulation.candidates, set(choice.chosen)
+    if candidates.lines is None or choice.formulation.passages is candidates or not candidates.documents:
+        return []
+    tables, worth = dict[tuple[object, ...], list[int]](), candidates.relevance
+    for k, (document, lines) in enumerate(zip(candidates.documents, candidates.lines, strict=True)):
+        if lines and " | " in candidates.texts[k]:
+            tables.setdefault((document, lines), []).append(k)
+    made, room = [], choice.budget_tokens - choice.used
+    for (document, _), rows in tables.items():
+        least = min((worth[k] for k in rows if k in chosen), default=np.inf)
+        others = [k for k in rows if k not in chosen and worth[k] >= _TIED * least]
+        if others and 2 * least >= worth.max() and min(candidates.tokens[others]) > room:
+            made.append(
+                f"{plural(len(others), 'more row')} of a table in '{document}' may answer as well as what is "
+                "read of it, and did not fit: raise the budget"
+            )
+    return made
+
+
 def _why_nothing(choice: Choice) -> list[str]:
     """Why no passage is chosen, and what would change it, where that is a proven answer."""
     is_answer = not choice.chosen and choice.result.x is not None
@@ -346,6 +369,7 @@ def concluded(choice: Choice) -> Selection:
         "merged": _how_read(choice),
         **_replaced(choice),
         "not_compared": _not_compared(choice),
+        "as_likely": _as_likely(choice),
         "answerable": _no_answer_here(choice),
         "nothing_selected": _why_nothing(choice),
     }
