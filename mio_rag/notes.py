@@ -16,7 +16,7 @@ from mio_rag.documents.east_asian import NO_SPACES
 from mio_rag.filters import Lacking
 from mio_rag.formulations.numbers import plural
 from mio_rag.relevance.documents import is_known
-from mio_rag.relevance.features import asked_words
+from mio_rag.relevance.features import asked_words, is_common
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.minilm import FINGERPRINT
 from mio_rag.retrieval.numbered import parts_asked
@@ -40,7 +40,10 @@ _LOOKED_AT = 50  # passages
 _ORDINAL = re.compile(r"\d+(?:st|nd|rd|th|s)")
 _WRITTEN_OUT = 13  # numbers below it are often words in documents
 _OFTEN = 0.2  # of passages: a name there need not stand in what is read
-_ASKING = frozenset(("compare", "describe", "explain", "identify", "outline", "summarise", "summarize"))
+_ASKING = frozenset((
+    "compare", "describe", "explain", "happen", "identify", "mention", "outline", "say", "state", "summarise",
+    "summarize", "tell",
+))  # fmt: skip
 #: Kinds of texts, of their parts and of what is asked for, which texts seldom name.
 _KINDS = frozenset((
     "allowance", "allowances", "annex", "appendix", "chapter", "clause", "clauses", "criteria", "deadline",
@@ -55,7 +58,7 @@ _BEFORE_NAMES = frozenset((
 ))  # fmt: skip
 _ENDINGS = ("s", "es", "ed", "d", "er", "ers", "ing", "ly")  # of words whose stem may be usual
 _MOST = 5  # names in a note
-_SURE = 0.8  # estimate below which usual words that no document has are named, too
+_SURE = 0.8  # estimate below which usual words that no document has are named, too, unless it is below 1/2
 
 
 def noted(
@@ -136,12 +139,13 @@ def _not_named(selection: Selection, index: CorpusIndex, given: bool) -> Iterato
         begin = question.lstrip()[:1].isupper()  # "Compare" asks, and names nothing
         pieces = [one[0] for one in _PIECE.finditer(question)][begin:]
         pieces = [one for one in pieces if one.isalpha() and one.islower() and one not in _KINDS]
-        is_sure = selection.answerable is None or selection.answerable >= _SURE
-        rare = [
-            one
-            for one in pieces
-            if not (is_sure and any(map(common, (one, *(one.removesuffix(end) for end in _ENDINGS)))))
+        unusual = [
+            one for one in pieces if not any(map(common, (one, *(one.removesuffix(end) for end in _ENDINGS))))
         ]
+        unsure = (
+            selection.answerable is not None and 0.5 <= selection.answerable < _SURE
+        )  # nothing else is said
+        rare = [one for one in pieces if one in unusual or (unsure and not is_common(one))]
     asked, versions = time_asked(question), [one for one in selection.notes if one.code == "older_version"]
     if asked and (asked.start == asked.end or any(", a newer version" in one for one in versions)):
         named = [name for name in named if not name.startswith(asked.start[:4])]  # it only bounds

@@ -19,9 +19,9 @@ best of the pool, and shares of at most 1. Where it asks the same of up to four 
 revenue of A and B", each is measured against its own best, so that none is forgotten for another. Where it
 compares up to four versions of one document, what they say in other words gains 2, and the best of each 3; of
 two sentences on the same each is worth the better, so that both sides of a change are read. Where it names a
-part by its number ("clause 4.1"), the units of that part stand above all others. Of n rows of a table that
-match alike, and weakly, each loses log n: where one of them is meant, it is any of these. The relevance of a
-unit is the probability that it holds evidence,
+part by its number ("clause 4.1"), the units of that part stand above all others. Of six or more rows of a
+table that have the same words of the question and match alike, but weakly, each loses the log of their
+number: the question may mean any of them. The relevance of a unit is the probability that it holds evidence,
 
     1 / (1 + exp(1.4 - .4 (z - max z)))
 
@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from mio_rag.errors import InputError
 from mio_rag.patterns import pattern
 from mio_rag.pool import Pool
-from mio_rag.relevance.features import logistic
+from mio_rag.relevance.features import asked_words, logistic
 from mio_rag.sentences import bare_name, may_compare, versions_asked
 
 FloatArray = NDArray[np.float64]
@@ -66,7 +66,7 @@ _WEAK, _LEAST = (
     1.5,
     10.0,
 )  # log scores below the best from which rows that match alike are looked for, and to which
-_SAME = 0.3  # log score by which they differ at most
+_SAME, _MANY = 0.3, 6  # log score by which they differ at most, and how many they are at least
 _FEW = 3  # documents; where a question names more, that says less of where to look
 _NAMED = 0.999  # scope from which a document is the one that the question names
 #: Fingerprints of embedders that read English only: their cosines say nothing of questions in other scripts.
@@ -248,21 +248,23 @@ def is_known(pool: Pool) -> bool:
 
 
 def _with_rows(pool: Pool, z: FloatArray) -> FloatArray:
-    """The log scores, without what rows of a table lose that match the question alike, and weakly."""
+    """The log scores, without what rows of a table lose that only share some words with the question."""
     units, lines = pool.sentences, pool.lines
     if units is None or units.needs is None or lines is None:
         return z
     gap, tables = z.max() - z, dict[tuple[object, ...], list[int]]()
+    asked = set(asked_words(pool.question))
     for k in np.flatnonzero((gap > _WEAK) & (gap < _LEAST)).tolist():
         i, (start, end) = int(units.owners[k]), units.spans[k].tolist()
-        if " | " in pool.texts[i][start:end]:
+        text = pool.texts[i][start:end]
+        if " | " in text and (shared := asked.intersection(_WORD.findall(text.lower()))):
             heads = tuple(lines[i][n] for n in units.needs[k])
-            tables.setdefault((pool.names[i], heads), []).append(k)
+            tables.setdefault((pool.names[i], heads, frozenset(shared)), []).append(k)
     made = z.copy()
     for rows in tables.values():
         held = np.sort(z[rows])
         alike = held.searchsorted(z[rows] + _SAME, "right") - held.searchsorted(z[rows] - _SAME)
-        made[rows] -= np.log(alike)
+        made[rows] -= np.where(alike < _MANY, 0.0, np.log(alike))
     return made
 
 

@@ -196,19 +196,19 @@ def _not_compared(choice: Choice) -> list[str]:
 def _as_likely(choice: Choice) -> list[str]:
     """Rows of a table that are about as likely as one that is read, and did not fit."""
     candidates, chosen = choice.formulation.candidates, set(choice.chosen)
-    if candidates.lines is None or choice.formulation.passages is candidates or not candidates.documents:
+    if candidates.lines is None or not candidates.sources or choice.formulation.passages is candidates:
         return []
     tables, worth = dict[tuple[object, ...], list[int]](), candidates.relevance
-    for k, (document, lines) in enumerate(zip(candidates.documents, candidates.lines, strict=True)):
+    for k, (source, lines) in enumerate(zip(candidates.sources, candidates.lines, strict=True)):
         if lines and " | " in candidates.texts[k]:
-            tables.setdefault((document, lines), []).append(k)
+            tables.setdefault((source, lines), []).append(k)
     made, room = [], choice.budget_tokens - choice.used
-    for (document, _), rows in tables.items():
+    for (source, _), rows in tables.items():
         least = min((worth[k] for k in rows if k in chosen), default=np.inf)
         others = [k for k in rows if k not in chosen and worth[k] >= _TIED * least]
         if others and 2 * least >= worth.max() and min(candidates.tokens[others]) > room:
             made.append(
-                f"{plural(len(others), 'more row')} of a table in '{document}' may answer as well as what is "
+                f"{plural(len(others), 'more row')} of a table in '{source}' may answer as well as what is "
                 "read of it, and did not fit: raise the budget"
             )
     return made

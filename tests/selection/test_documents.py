@@ -101,6 +101,57 @@ def test_the_likeliest_row_that_does_not_fit_with_its_header_is_noted(tmp_path: 
     assert any("with the lines that it needs" in note for note in found.notes)
 
 
+ZONES = """# {title}
+
+| {zones} | {adults} | {children} |
+|---|---|---|
+""" + "".join(f"| {k} | {k * 2 + 1}.40 EUR | {k}.20 EUR |\n" for k in range(1, 7))
+
+
+@pytest.mark.parametrize(
+    ("names", "question", "row"),
+    [
+        (("Single tickets", "Zones", "Adults", "Children"), "How much does a child pay for three zones?", 3),
+        (("Single tickets", "Zones", "Adults", "Children"), "What do five zones cost for adults?", 5),
+        (("Einzelfahrkarten", "Zonen", "Erwachsene", "Kinder"), "Was zahlen Kinder für vier Zonen?", 4),
+    ],
+)
+def test_numbers_of_a_question_are_words_or_digits(
+    tmp_path: Path, names: tuple[str, ...], question: str, row: int
+) -> None:
+    text = ZONES.format(title=names[0], zones=names[1], adults=names[2], children=names[3])
+    other = "Die Hunde sind auf der Bahn frei, wenn sie nicht groß sind und das Ticket für sie da ist."
+    text += f"\n{other}\n" if names[1] == "Zonen" else "\nDogs travel free of charge on every line.\n"
+    (tmp_path / "fares.md").write_text(text)
+    found = Collection(tmp_path).select(question, budget=45)
+    assert f"\n{row} | {row * 2 + 1}.40 EUR | {row}.20 EUR" in found.texts[0]
+
+
+def test_rows_that_may_answer_as_well_and_do_not_fit_are_noted(tmp_path: Path) -> None:
+    (tmp_path / "fares.md").write_text(
+        ZONES.format(title="Single tickets", zones="Zones", adults="Adults", children="Children")
+    )
+    question = "What do children pay for single tickets?"
+    small, large = (Collection(tmp_path).select(question, budget=budget) for budget in (45, 1000))
+    assert any("a table in 'fares.md' may answer as well" in note for note in small.notes)
+    assert not any("may answer as well" in note for note in large.notes)
+
+
+def test_rows_that_only_name_a_place_do_not_bury_what_is_said_of_it(tmp_path: Path) -> None:
+    months = ("January", "February", "March", "April", "May", "June", "July")
+    counts = [(name, month) for name in ("Mill Lane", "Tarn", "Orm") for month in months]
+    rows = "".join(f"| {name} | {month} | {k}3 |\n" for k, (name, month) in enumerate(counts, 10))
+    (tmp_path / "report.md").write_text(f"# Report\n\n| Station | Month | Boardings |\n|---|---|---|\n{rows}")
+    (tmp_path / "minutes.txt").write_text(
+        "Minutes of the meeting\n\n1. Machines\nNine are bought from Parkova.\n\n"
+        "2. Mill Lane crossing\nThe council pays a part of a new barrier, which costs 88,000 EUR.\n"
+    )
+    found = Collection(tmp_path).select("What was agreed about Mill Lane?", budget=70)
+    assert any("new barrier" in text for text in found.texts)
+    found = Collection(tmp_path).select("Which barrier does the council pay?")
+    assert found.tokens_used < 120  # rows of stations match alike, and weakly
+
+
 def test_short_units_are_not_bought_for_being_short() -> None:
     text = "Dogs travel free of charge on every line of the company."
     pool = document_pool([("Yes.", (), 0.9), (text, ("Dogs",), 0.9)])
