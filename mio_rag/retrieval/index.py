@@ -272,6 +272,10 @@ class CorpusIndex:
         )
         return rows[0].astype(np.int64), scores[0].astype(np.float64)
 
+    def search_bm25(self, question: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The k rows of best BM25 score, best first, and the scores; rows that share no word are left out."""
+        return self.best_bm25(self.scores_bm25(question), k)
+
     def scores_bm25(self, question: str) -> NDArray[np.float64]:
         """The BM25 score of every row, 0 for those that share no word, or are not allowed."""
         scores = self._bm25.scores(question)
