@@ -161,7 +161,11 @@ def test_cosines_of_minilm_say_nothing_of_other_scripts(index: CorpusIndex) -> N
 
 
 def test_words_alone_can_be_searched() -> None:
-    passages = [Passage("a", "The ferry leaves at nine."), Passage("b", "Trams stop."), Passage("c", "A ferry.")]
+    passages = [
+        Passage("a", "The ferry leaves at nine."),
+        Passage("b", "Trams stop."),
+        Passage("c", "A ferry."),
+    ]
     index = CorpusIndex.build(passages, "tfidf")
     rows, scores = index.search_bm25("Which ferry?", 5)
     assert sorted(rows.tolist()) == [0, 2]
