@@ -7,7 +7,7 @@ program in two hundred is large, and compared with general solvers. Each is draw
 alone, so that a run resumes, and a disagreement can be repeated.
 
 With `brief` programs are smaller, half of them share segments, and each is solved to the end alone, so that a
-million of them take an hour or two; HiGHS solves one in fifty as well.
+million of them take an hour or two; HiGHS solves one in twenty-five as well.
 """
 
 from __future__ import annotations
