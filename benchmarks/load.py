@@ -122,7 +122,7 @@ def measure(given: argparse.Namespace) -> Measured:
         ),
         "batch, Ray": partial(_batch, work=work, given=given, drawn=drawn, kills=given.kills // 25, ray=True),
     }
-    chosen = [name for name in doors if name.startswith(tuple(given.only.split(";")))]
+    chosen = [name for name in doors if not given.only or name in given.only.split(";")]
     for number, name in enumerate(chosen):
         done = work / f"{name}.json"
         if done.is_file():  # of an interrupted run
