@@ -198,7 +198,7 @@ def _as_likely(choice: Choice) -> list[str]:
     candidates, chosen = choice.formulation.candidates, set(choice.chosen)
     if candidates.lines is None or not candidates.sources or choice.formulation.passages is candidates:
         return []
-    tables, worth = dict[tuple[object, ...], list[int]](), candidates.relevance
+    tables, worth = dict[tuple[str, object], list[int]](), candidates.relevance
     for k, (source, lines) in enumerate(zip(candidates.sources, candidates.lines, strict=True)):
         if lines and " | " in candidates.texts[k]:
             tables.setdefault((source, lines), []).append(k)
