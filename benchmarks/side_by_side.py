@@ -221,7 +221,7 @@ def measure(given: argparse.Namespace) -> Measured:
     at_least(given, rounds=1, questions=1, seconds=0.1, requests=1)
     rounds: list[dict[str, dict[str, float]]] = []
     with tempfile.TemporaryDirectory() as temporary:
-        base, commit = _base(given.base, Path(temporary) / "checkout")
+        base, commit = checkout_of(given.base, Path(temporary) / "checkout")
         pages = Path(shutil.copytree(_HERE / "docs/pages", Path(temporary) / "guide"))
         checkouts = {"base": _Checkout(base, Path(temporary) / "base", pages)}
         checkouts["this"] = _Checkout(_HERE, Path(temporary) / "this", pages)
@@ -265,7 +265,7 @@ def _turn(both: Mapping[str, Any], k: int) -> list[tuple[str, Any]]:
     return list(both.items())[:: -1 if k % 2 else 1]
 
 
-def _base(given: str, folder: Path) -> tuple[Path, str]:
+def checkout_of(given: str, folder: Path) -> tuple[Path, str]:
     """Return the root of the other checkout, and its name; a commit is unpacked into the folder."""
     root = Path(given).resolve()
     if not root.is_dir():

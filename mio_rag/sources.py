@@ -37,7 +37,7 @@ from mio_rag.errors import DataError, IndexFormatError, InputError
 from mio_rag.filters import Unread
 from mio_rag.retrieval.cached import cache_folder
 from mio_rag.retrieval.embedders import Embedder, check_embedder, make_embedder
-from mio_rag.retrieval.index import CorpusIndex, check_index, check_target, is_index
+from mio_rag.retrieval.index import VERSION, CorpusIndex, check_index, check_target, is_index
 from mio_rag.retrieval.links import entity_names
 from mio_rag.retrieval.vectors import check_vectors
 from mio_rag.storage import parse_json, read_text, sha256_of, write_atomically
@@ -235,7 +235,7 @@ def open_source(
 
 def index_folder(source: str | Path, building: Building | None = None) -> Path:
     """Return the folder in the cache for the index of a source."""
-    told = [_named(source, kind_of(source)), asdict(building or Building()), _SPLITTER]
+    told = [_named(source, kind_of(source)), asdict(building or Building()), _SPLITTER, VERSION]
     return cache_folder() / "indexes" / hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]
 
 
@@ -450,6 +450,7 @@ def _indexed(
     if record is not None and kind == "documents":
         with suppress(IndexFormatError):
             old = CorpusIndex.load(folder, embedder)
+            old = replace(old, passages=tuple(old.passages))  # the same objects from now on
     unchanged = set(files) - {*changes.changed, *changes.added}
     known = {} if old is None else _known(old, unchanged, _left_out(record))
     several = progress is not None and kind == "documents"

@@ -1,8 +1,10 @@
 """A corpus that can be searched: FAISS vectors, BM25, texts and metadata in one folder.
 
     manifest.json     format, version, embedder, counts, the sha256 of every other file, and its own
+    passages.npy      where its lines begin
     passages.jsonl    what `Passage.to_dict` gives, one passage a line, in row order
     dense.faiss       inner-product index over unit vectors (exact, or compressed)
+    nearest.npz       lists of close vectors (of large ones); see `mio_rag.retrieval.nearest`
     bm25/             the lexical index; see `mio_rag.retrieval.lexical`, of documents
                       `mio_rag.retrieval.unit_terms`
     scope.npz         the words that name documents (of documents); see `mio_rag.retrieval.scope`
@@ -36,13 +38,14 @@ from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.filters import Filter, Lacking, Unread
 from mio_rag.retrieval.cached import CachedEmbedder, Progress
 from mio_rag.retrieval.embedders import GIVEN, Embedder, as_embedder, make_embedder
-from mio_rag.retrieval.lexical import LexicalIndex, words_of
+from mio_rag.retrieval.lexical import LexicalIndex, best_rows, words_of
 from mio_rag.retrieval.links import LinkIndex
+from mio_rag.retrieval.nearest import LARGE, Nearest
 from mio_rag.retrieval.repetition import Repetition
 from mio_rag.retrieval.scope import Identities
 from mio_rag.retrieval.sentences import SentenceIndex
 from mio_rag.retrieval.texts import embedded_text, units_of
-from mio_rag.retrieval.unit_terms import PARAMETERS_FILE, UnitTerms, best_rows
+from mio_rag.retrieval.unit_terms import PARAMETERS_FILE, UnitTerms
 from mio_rag.retrieval.vectors import (
     MappedPassages,
     MappedVectors,
@@ -56,9 +59,10 @@ from mio_rag.storage import parse_json, read_text, replaced_folder, sha256_of
 from mio_rag.types import Passage
 
 FORMAT = "mio-rag-index"
+_READ = 1 << 20  # bytes of a file that is read whenever the index is opened, to see that it is whole
 _SAMPLE = 500  # passages that languages are told by
 _AT_ONCE = 1 << 16  # vectors that are compared together
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +82,7 @@ class CorpusIndex:
     repetition: Repetition | None = None
     sentences: SentenceIndex | None = None
     identities: Identities | None = None
+    nearest: Nearest | None = None
     allowed: NDArray[np.bool_] | None = None
     lacking: tuple[Lacking, ...] = ()
     unread: tuple[Unread, ...] = ()
@@ -141,18 +146,24 @@ class CorpusIndex:
             every = np.empty((len(checked), encoded.shape[1]), dtype=np.float32)
             every[fresh], every[kept >= 0] = encoded, old.embeddings(kept[kept >= 0].tolist())
             encoded = every
-        dense = make_dense(encoded, vectors)
+        is_large = len(checked) >= LARGE
+        exact = is_large and vectors == "exact"  # FAISS would copy them
+        dense = MappedVectors.exact(encoded) if exact else make_dense(encoded, vectors)
+        nearest = Nearest.build(encoded) if is_large else None
+        del encoded
         known = (None, None) if old is None else (old.repetition, kept)
         repetition = Repetition.build(checked, *known)
         units = (old.sentences, kept) if old is not None and same else (None, None)
         cut = SentenceIndex.build(checked, embedder, progress, *units) if documents or sentences else None
         if not documents:
+            lexical = LexicalIndex.build(texts)
+            del texts
             links = LinkIndex.build(checked, name_of)
-            return cls(checked, embedder, name, dense, LexicalIndex.build(texts), links, repetition, cut)
+            return cls(checked, embedder, name, dense, lexical, links, repetition, cut, nearest=nearest)
         terms = UnitTerms.build(checked, None, *((None, None) if old is None else (old.terms, kept)))
         named = None if name_of is None else LinkIndex.build(checked, name_of)
         identities = Identities.build(checked, terms)
-        return cls(checked, embedder, name, dense, terms, named, repetition, cut, identities)
+        return cls(checked, embedder, name, dense, terms, named, repetition, cut, identities, nearest)
 
     @staticmethod
     def texts_to_embed(passages: Sequence[Passage], sentences: bool | None = None) -> int:
@@ -225,7 +236,7 @@ class CorpusIndex:
         known = self.repetition is not None and self.repetition.overlapping > 0
         return known or self.sentences is not None
 
-    def embeddings(self, rows: Sequence[int]) -> NDArray[np.float32]:
+    def embeddings(self, rows: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of the given rows, shape (len(rows), d)."""
         if not len(rows):
             return np.zeros((0, self.dimensions), dtype=np.float32)
@@ -267,19 +278,17 @@ class CorpusIndex:
             products = np.concatenate([self.embeddings(part.tolist()) @ query for part in parts])
             best = np.argsort(-products, kind="stable")[:k]
             return open_[best], products[best].astype(np.float64)
+        if self.nearest is not None:
+            near = self.nearest.candidates(query)
+            if len(near) >= k:
+                products = self.embeddings(near) @ query
+                best = np.argpartition(-products, k - 1)[:k]
+                best = best[np.lexsort((best, -products[best]))]
+                return near[best], products[best].astype(np.float64)
         scores, rows = self._dense.search(
             np.ascontiguousarray(query[None, :], dtype=np.float32), min(k, len(self))
         )
         return rows[0].astype(np.int64), scores[0].astype(np.float64)
-
-    def search_bm25(self, question: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The k rows of best BM25 score, best first, and the scores; rows that share no word are left out."""
-        return self.best_bm25(self.scores_bm25(question), k)
-
-    def scores_bm25(self, question: str) -> NDArray[np.float64]:
-        """The BM25 score of every row, 0 for those that share no word, or are not allowed."""
-        scores = self._bm25.scores(question)
-        return scores if self.allowed is None else np.where(self.allowed, scores, 0.0)
 
     def share_with(self, word: str) -> float:
         """The share of passages that have a word of a short text; those that are not allowed have none."""
@@ -287,10 +296,23 @@ class CorpusIndex:
             return sum(map(self._bm25.holding, words)) / len(self)
         return float((self.scores_bm25(word) > 0).mean())
 
-    def best_bm25(self, scores: NDArray[np.float64], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The k rows of best of these scores, best first, and those; rows without any are left out."""
+    def search_bm25(self, question: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The k rows of best BM25 score, best first, and the scores; rows that share no word are left out."""
+        if self.allowed is None and isinstance(self._bm25, LexicalIndex):
+            return self._bm25.best(question, k)
+        scores = self.scores_bm25(question)
         rows = best_rows(scores, k)
         return rows, scores[rows]
+
+    def scores_bm25(self, question: str, rows: Sequence[int] | None = None) -> NDArray[np.float64]:
+        """The BM25 score of every row, or of the given ones; 0 for those that share no word, or are not
+        allowed.
+        """
+        if rows is not None and self.allowed is None and isinstance(self._bm25, LexicalIndex):
+            return self._bm25.of(question, np.asarray(rows, dtype=np.int64))
+        scores = self._bm25.scores(question)
+        scores = scores if self.allowed is None else np.where(self.allowed, scores, 0.0)
+        return scores if rows is None else scores[np.asarray(rows, dtype=np.int64)]
 
     # --- on disk -----------------------------------------------------------------------------------------
 
@@ -306,15 +328,19 @@ class CorpusIndex:
         target = Path(folder)
         check_target(target, overwrite)
         with replaced_folder(target) as work:
-            with (work / "passages.jsonl").open("w", encoding="utf-8") as lines:
-                for p in self.passages:
-                    lines.write(json.dumps(p.to_dict()) + "\n")
+            starts = np.zeros(len(self) + 1, dtype=np.int64)
+            with (work / "passages.jsonl").open("wb") as lines:
+                for k, p in enumerate(self.passages, 1):
+                    starts[k] = starts[k - 1] + lines.write(json.dumps(p.to_dict()).encode() + b"\n")
+            np.save(work / "passages.npy", starts)
             if isinstance(self._dense, MappedVectors):
                 self._dense.save(work / "dense.faiss")
             else:
                 # Through Python: faiss's own writer does not notice when the end meets a full disk.
                 faiss = require("faiss", "retrieval", "dense retrieval")
                 (work / "dense.faiss").write_bytes(faiss.serialize_index(self._dense).tobytes())
+            if self.nearest is not None:
+                self.nearest.save(work)
             self._bm25.save(work / "bm25")
             if self.links is not None:
                 self.links.save(work)
@@ -335,6 +361,7 @@ class CorpusIndex:
                 "passages": len(self),
                 "dimensions": self.dimensions,
                 "sha256": {p.relative_to(work).as_posix(): sha256_of(p) for p in files},
+                "stamps": {p.relative_to(work).as_posix(): _stamp(p) for p in files},
             }
             manifest["checksum"] = _manifest_checksum(manifest)
             (work / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -349,23 +376,26 @@ class CorpusIndex:
         """Read an index that `save` wrote.
 
         embedder: a loaded embedder to reuse; it must be the one that built the index.
-        mapped: leave vectors, texts and the lexical index on disk, and read of them what a question needs:
-            all vectors, piece by piece, and a few texts. Product codes, which are small, stay in memory. The
-            folder must not be replaced meanwhile.
+        mapped: leave vectors, texts and the lexical index on disk, read of them what a question needs, and
+            give back the memory. Product codes, which are small, stay in memory. The folder must not be
+            replaced meanwhile. Large indexes stay on disk in any case; their memory is the system's.
 
         Raises `IndexFormatError` if the folder is not an index, of another version, damaged, or built by
         another embedder.
         """
         path = Path(folder)
         manifest = _checked_manifest(path)
+        # Large ones stay in their files, which Windows then lets nobody replace.
+        gives_back, mapped = mapped, mapped or (manifest["passages"] >= LARGE and os.name != "nt")
         try:
             passages: Sequence[Passage]
             if mapped:
-                passages = MappedPassages(path / "passages.jsonl")
+                starts = np.load(path / "passages.npy", mmap_mode="r", allow_pickle=False)
+                passages = MappedPassages(path / "passages.jsonl", starts)
             else:
                 with (path / "passages.jsonl").open(encoding="utf-8") as lines:
                     passages = tuple(Passage.from_dict(json.loads(line)) for line in lines)
-            dense: Any = open_vectors(path / "dense.faiss", mapped)
+            dense: Any = open_vectors(path / "dense.faiss", mapped, gives_back)
             if dense is None:
                 faiss = require("faiss", "retrieval", "dense retrieval")
                 dense = faiss.read_index(str(path / "dense.faiss"))
@@ -403,9 +433,11 @@ class CorpusIndex:
         repetition = Repetition.load(path, len(passages))
         cut = SentenceIndex.load(path, len(passages), dense.d, mapped=mapped or os.name != "nt")
         identities = Identities.load(path, len(passages))
+        nearest = Nearest.load(path, len(passages))
         if isinstance(bm25, UnitTerms) and (cut is None or identities is None or bm25.units != len(cut)):
             raise IndexFormatError(f"the index '{path}' lacks parts of its documents: build it again")
-        return cls(passages, embedder, manifest["name"], dense, bm25, links, repetition, cut, identities)
+        name = manifest["name"]
+        return cls(passages, embedder, name, dense, bm25, links, repetition, cut, identities, nearest)
 
     # --- of stores ---------------------------------------------------------------------------------------
 
@@ -494,6 +526,12 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
+def _stamp(path: Path) -> list[int] | None:
+    """What tells that a large file is as it was written; small ones are read to know it."""
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns] if found.st_size >= _READ else None
+
+
 def _checked_manifest(path: Path) -> dict[str, Any]:
     manifest = _manifest(path)
     damaged = []
@@ -501,7 +539,9 @@ def _checked_manifest(path: Path) -> dict[str, Any]:
         file = path / relative
         if not file.is_file():
             damaged.append(f"'{file}' is missing")
-        elif sha256_of(file) != digest:
+        elif ((now := _stamp(file)) is None or now != manifest["stamps"].get(relative)) and sha256_of(
+            file
+        ) != digest:
             damaged.append(f"'{file}' is damaged (its checksum does not match)")
     if damaged:
         raise IndexFormatError([*damaged, "build the index again"])

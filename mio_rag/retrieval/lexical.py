@@ -1,29 +1,27 @@
-"""The lexical index: what BM25 gives every passage for every word, summed over the words of a question.
+"""The lexical index: what BM25 gives passages for the words of a question.
 
-The scores are those of Lucene, as the library bm25s gives them. They are worked out when an index is built.
+The scores are those of Lucene, as the library bm25s gives them. They are worked out when a question comes,
+from counts that may stay on disk; the best passages are found without a look at most of those that have
+frequent words alone.
 
-    data, indices, indptr.csc.index.npy    scores and passages, one column for each word
-    words.index.npy                        a hash of each word and its column, by hash: a word is found on
-                                           disk without reading all
-    params.index.json                      number of passages, k1 and b
+    terms.npz     the words by their hashes; for each the passages that have it and how often; lengths
+    params.json   k1 and b, and the languages where they are others than English
 """
 
 from __future__ import annotations
 
 import json
 import re
-from array import array
-from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.retrieval.vectors import forget
+from mio_rag.retrieval.hashed import HASHED, HashedTexts, HashedWords, bytes_of, word_hash
+from mio_rag.retrieval.vectors import load_arrays
 from mio_rag.retrieval.words import Words
 
 #: Words that say nothing, as Lucene has them.
@@ -35,12 +33,11 @@ STOP_WORDS = frozenset(
     )
 )
 _WORD = re.compile(r"(?u)\b\w\w+\b")
-_ARRAYS = {name: f"{name}.csc.index.npy" for name in ("data", "indices", "indptr")}
-_HASHES, _PARAMETERS = "words.index.npy", "params.index.json"
-HASHED = np.dtype([("hash", "<u8"), ("column", "<i4")])
+_ARRAYS = ("words", "indptr", "rows", "counts", "lengths")
+_TERMS, _PARAMETERS = "terms.npz", "params.json"
 _K1, _B = 1.5, 0.75
-_NO_WORD = "\u2205"  # of a text in which every word is a stop word; no question has it
-_FEW = 4096  # texts whose words are hashed only where they are saved
+_AT_ONCE = 1 << 14  # texts whose words are counted together
+_ROUNDED = 1e-4  # of a score, which sums in single precision may be off by
 
 
 def words_of(text: str) -> list[str]:
@@ -51,124 +48,186 @@ def words_of(text: str) -> list[str]:
 class LexicalIndex:
     """BM25 over the passages of a corpus.
 
-    data (k,): score of a word in a passage, column after column.
-    indices (k,): the passages of these scores; no passage twice in a column.
-    indptr (words + 1,): where the columns begin.
-    columns: of the words.
-    parameters: ``num_docs`` is the number of passages. ``languages``: those of `Words`; absent where
-        `words_of` finds the words.
+    arrays: "words": hash and column of each word, by hash. "indptr", "rows", "counts": for each column the
+        passages that have the word, ascending, and how often. "lengths": words of each passage.
+    parameters: k1 and b; ``languages``: those of `Words`; absent where `words_of` finds the words.
+
+    Raises `ValueError` if the arrays do not fit together.
     """
 
-    def __init__(
-        self,
-        data: NDArray[np.float32],
-        indices: NDArray[Any],
-        indptr: NDArray[Any],
-        columns: HashedWords | Mapping[str, int],
-        parameters: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, arrays: dict[str, NDArray[Any]], parameters: Mapping[str, Any]) -> None:
         languages = parameters.get("languages")
         self.words: Callable[[str], list[str]] = words_of if languages is None else Words(languages)
-        self._data, self._indices, self._indptr = data, indices, indptr
-        self._columns, self._parameters = columns, dict(parameters)
+        self._arrays, self._parameters = arrays, dict(parameters)
+        self._indptr, self._rows, self._counts = arrays["indptr"], arrays["rows"], arrays["counts"]
+        self._columns, lengths = HashedWords(arrays["words"]), arrays["lengths"]
+        if not len(self._rows) == len(self._counts) == self._indptr[-1] or not len(lengths):
+            raise ValueError("the parts of the lexical index do not fit together")
+        self._damping = _K1 * ((1 - _B) + _B * lengths / lengths.mean())
 
     @classmethod
     def build(cls, texts: Sequence[str]) -> LexicalIndex:
         """Index texts; at least one. Those in other languages than English are cut and stemmed by `Words`."""
         foreign = Words.foreign(texts)
-        words = words_of if foreign is None else foreign
-        known: dict[str, int] = {}
-        flat, sizes = array("i"), array("i")
-        for text in texts:
-            found = words(text) or [_NO_WORD]
-            flat.extend([known.setdefault(word, len(known)) for word in found])
-            sizes.append(len(found))
-        n, lengths = len(texts), np.frombuffer(sizes, dtype=np.int32)
-        places = np.frombuffer(flat, dtype=np.int32).astype(np.int64) * n + np.repeat(np.arange(n), lengths)
-        places, counts = np.unique(places, return_counts=True)
-        column, row = np.divmod(places, n)
-        df = np.bincount(column)
-        idf = np.log(1 + (n - df + 0.5) / (df + 0.5)).astype(np.float32)
-        damping = _K1 * ((1 - _B) + _B * lengths / lengths.mean())
-        tf = counts.astype(np.float32)
-        return cls(
-            (idf[column] * (tf / (damping[row] + tf))).astype(np.float32),
-            row.astype(np.int32),
-            np.concatenate([[0], np.cumsum(df)]),
-            known if n <= _FEW else HashedWords.of(known),
-            {"k1": _K1, "b": _B, "num_docs": n}
-            | ({} if foreign is None else {"languages": list(foreign.languages)}),
-        )
+        stop = np.array([word_hash(word) for word in STOP_WORDS], dtype=np.uint64)
+        lengths, parts = np.empty(len(texts), dtype=np.int32), []
+        for begin in range(0, len(texts), _AT_ONCE):
+            some = texts[begin : begin + _AT_ONCE]
+            if foreign is None:
+                found = HashedTexts(bytes_of(text.lower()) for text in some)
+            else:
+                found = HashedTexts("\n".join(foreign(text)).encode("utf-8", "replace") for text in some)
+            order = np.argsort(found.hashes, kind="stable")  # the faster one
+            hashes = found.hashes[order]
+            new = np.diff(hashes, prepend=hashes[:1] ^ np.uint64(1)) != 0
+            words, group = hashes[new], np.cumsum(new) - 1
+            kept = np.ones(len(words), dtype=bool)
+            if foreign is None:
+                kept = ~np.isin(words, stop)
+                kept[group[found.single[order]]] = False
+            inside = kept[group]
+            keys = (np.cumsum(kept) - 1)[group[inside]] * len(some) + found.owners[order[inside]]
+            keys, counts = distinct(keys)
+            group, row = np.divmod(keys, len(some))
+            lengths[begin : begin + len(some)] = np.bincount(row, counts, len(some))
+            df = np.bincount(group, minlength=int(kept.sum()))
+            kind = np.min_scalar_type(int(counts.max(initial=1)))
+            parts.append((words[kept], df, (row + begin).astype(np.int32), counts.astype(kind)))
+        arrays = _merged(parts) | {"lengths": np.maximum(lengths, 1)}  # a text may have stop words alone
+        languages = {} if foreign is None else {"languages": list(foreign.languages)}
+        return cls(arrays, {"k1": _K1, "b": _B} | languages)
 
     def __len__(self) -> int:
-        return int(self._parameters["num_docs"])
+        return len(self._damping)
 
     def scores(self, question: str) -> NDArray[np.float64]:
         """The score of every passage, shape (n,), >= 0; all 0 where no passage shares a word."""
         found = np.zeros(len(self), dtype=np.float32)
-        for word in self.words(question):
-            column = self._columns.get(word)
-            if column is not None:
-                part = slice(int(self._indptr[column]), int(self._indptr[column + 1]))
-                found[self._indices[part]] += self._data[part]
-                forget(self._indices, self._data)
+        for column in self._asked(question):
+            rows, scores = self._scored(column)
+            found[rows] += scores
         return found.astype(np.float64)
 
     def holding(self, word: str) -> int:
         """How many passages have a word."""
         column = self._columns.get(word)
-        return 0 if column is None else int(self._indptr[column + 1] - self._indptr[column])
+        return 0 if column is None else self._df(column)
+
+    def of(self, question: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The scores of some passages, as `scores` gives them."""
+        found, sought = np.zeros(len(rows), dtype=np.float32), rows.astype(np.int32)
+        for column in self._asked(question):
+            listed = self._rows[self._part(column)]
+            place = np.minimum(listed.searchsorted(sought), len(listed) - 1)
+            hit = np.flatnonzero(listed[place] == sought)
+            found[hit] += self._scored(column, place[hit])[1]
+        return found.astype(np.float64)
+
+    def best(self, question: str, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The k passages of best score above 0, best first, of equal ones the first; and the scores.
+
+        Turtle and Flood, Query evaluation: strategies and optimizations, IPM 31(6), 1995 (MaxScore): the
+        rarest words are looked at first; words whose scores together lift no passage among the best bring no
+        passages.
+        """
+        times = Counter(self._asked(question))
+        rarest = sorted(times, key=lambda column: self._df(column))
+        left, least = sum(times[column] * float(self._weight(column)) for column in rarest), 0.0
+        found, seen = np.zeros(len(self), dtype=np.float32), [np.zeros(0, dtype=np.int32)]
+        for column in rarest:
+            if left < least:
+                break
+            listed, scores = self._scored(column)
+            found[listed] += scores * times[column]
+            left -= times[column] * float(self._weight(column))
+            seen.append(np.asarray(listed))
+            if (more := len(listed) - k) >= 0:
+                least = max(least, float(np.partition(found[listed], more)[more]) * (1 - _ROUNDED))
+        if sum(map(len, seen)) < len(self) // 8:
+            rows = np.unique(np.concatenate(seen)).astype(np.int64)
+        else:
+            rows = np.flatnonzero(found).astype(np.int64)
+        rows = rows[found[rows] * (1 + _ROUNDED) + max(0.0, left) >= least]
+        exact = self.of(question, rows)
+        best = best_rows(exact, k)
+        return rows[best], exact[best]
+
+    def _asked(self, question: str) -> list[int]:
+        """The columns of the words of a question, as often as they stand there."""
+        found = (self._columns.get(word) for word in self.words(question))
+        return [column for column in found if column is not None]
+
+    def _part(self, column: int) -> slice:
+        return slice(int(self._indptr[column]), int(self._indptr[column + 1]))
+
+    def _df(self, column: int) -> int:
+        return int(self._indptr[column + 1] - self._indptr[column])
+
+    def _weight(self, column: int) -> np.float32:
+        """The weight of a rare word, which its scores stay below."""
+        df = self._df(column)
+        return np.float32(np.log(1 + (len(self) - df + 0.5) / (df + 0.5)))
+
+    def _scored(
+        self, column: int, places: NDArray[Any] | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The passages that have a word, or some of them by their places, and their scores."""
+        rows, counts = self._rows[self._part(column)], self._counts[self._part(column)]
+        if places is not None:
+            rows, counts = rows[places], counts[places]
+        tf = counts.astype(np.float32)
+        return rows, (self._weight(column) * (tf / (self._damping[rows] + tf))).astype(np.float32)
 
     def save(self, folder: Path) -> None:
         """Write the files."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name, file in _ARRAYS.items():
-            np.save(folder / file, getattr(self, f"_{name}"), allow_pickle=False)
-        words = self._columns if isinstance(self._columns, HashedWords) else HashedWords.of(self._columns)
-        np.save(folder / _HASHES, words.table, allow_pickle=False)
+        with (folder / _TERMS).open("wb") as file:
+            np.savez(file, **self._arrays)  # type: ignore[arg-type]
         (folder / _PARAMETERS).write_text(json.dumps(self._parameters, indent=4), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path, *, mapped: bool = False) -> LexicalIndex:
         """Read what `save` wrote.
 
-        mapped: leave scores and words on disk.
+        mapped: leave words and counts on disk.
 
         Raises `OSError, ValueError, KeyError, TypeError` if it cannot be read, or does not fit together.
         """
-        mode: Literal["r"] | None = "r" if mapped else None
-        data, indices, indptr = (np.load(folder / file, mmap_mode=mode) for file in _ARRAYS.values())
         parameters = json.loads((folder / _PARAMETERS).read_text(encoding="utf-8"))
-        if len(data) != len(indices) or indptr[-1] != len(data) or int(parameters["num_docs"]) < 1:
-            raise ValueError("the parts of the lexical index do not fit together")
-        columns = HashedWords(np.load(folder / _HASHES, mmap_mode=mode))
-        return cls(data, indices, indptr, columns, parameters)
+        return cls(load_arrays(folder / _TERMS, _ARRAYS, () if not mapped else _ARRAYS[:4]), parameters)
 
 
-class HashedWords:
-    """Columns by the hashes of words; a word that is not there is mistaken for one in 2^64 / words cases."""
-
-    def __init__(self, table: NDArray[Any]) -> None:
-        if table.dtype != HASHED:
-            raise ValueError("the words of the lexical index are not those of this format")
-        self.table = table
-
-    @classmethod
-    def of(cls, columns: Mapping[str, int]) -> HashedWords:
-        """The table of words and their columns."""
-        table = np.array([(word_hash(word), column) for word, column in columns.items()], dtype=HASHED)
-        return cls(np.sort(table, order="hash"))
-
-    def get(self, word: str) -> int | None:
-        """The column of a word; None where there is none."""
-        hashes, wanted = self.table["hash"], np.uint64(word_hash(word))
-        place = bisect_left(hashes, wanted)  # np.searchsorted copies what is not contiguous
-        if place == len(hashes) or hashes[place] != wanted:
-            return None
-        return int(self.table["column"][place])
+def _merged(parts: Sequence[tuple[NDArray[Any], ...]]) -> dict[str, NDArray[Any]]:
+    """One table of the words of several parts of a corpus: of their words, df, rows and counts."""
+    words = np.unique(np.concatenate([part[0] for part in parts]))
+    columns = [np.searchsorted(words, part[0]) for part in parts]
+    sizes = np.zeros(len(words), dtype=np.int64)
+    for column, (_, df, _, _) in zip(columns, parts, strict=True):
+        sizes[column] += df
+    indptr = np.concatenate([[0], np.cumsum(sizes)])
+    rows = np.empty(int(indptr[-1]), dtype=np.int32)
+    counts = np.empty(len(rows), dtype=np.result_type(*(part[3] for part in parts)))
+    free = indptr[:-1].copy()  # where the next passage of each word goes
+    for column, (_, df, own, often) in zip(columns, parts, strict=True):
+        place = np.repeat(free[column] - np.cumsum(df) + df, df) + np.arange(len(own))
+        rows[place], counts[place] = own, often
+        free[column] += df
+    table = np.empty(len(words), dtype=HASHED)
+    table["hash"], table["column"] = words, np.arange(len(words))
+    return {"words": table, "indptr": indptr, "rows": rows, "counts": counts}
 
 
-@lru_cache(maxsize=4096)
-def word_hash(word: str) -> int:
-    """64 bits of a word's hash; another word has the same in 2^-64 of cases."""
-    return int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+def best_rows(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+    """The k rows of best score above 0, best first; of equal ones the first."""
+    rows = np.flatnonzero(scores > 0)
+    if rows.size > 4 * k:
+        least = np.partition(scores[rows], rows.size - k)[rows.size - k]
+        rows = rows[scores[rows] >= least]
+    return rows[np.argsort(-scores[rows], kind="stable")][:k]
+
+
+def distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct numbers, ascending, and how often each occurs; `keys` is sorted."""
+    keys.sort()
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: keys.size])
+    return keys[first], np.diff(np.append(first, keys.size))

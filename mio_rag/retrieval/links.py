@@ -12,15 +12,17 @@ passages of that name. Links are found when the index is built, and kept with it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, require
+from mio_rag.retrieval.hashed import HashedTexts, apart, encoded, stirred
 from mio_rag.retrieval.vectors import read_arrays, stored_array, unfit
 from mio_rag.sentences import NameDictionary, leading_name
 from mio_rag.types import Passage
@@ -73,11 +75,14 @@ def _loaded(spec: str) -> Any:
 
 
 LINKS_FILE = "links.npz"
+_SIGNS = (("'", "\x01"), ("\u2019", "\x02"))
+_LIKELY_BITS = 22  # of a hash, by which most words are known to begin no name
+_AT_ONCE = 4096  # texts
+_SMALL_A, _UNCASED = ord("a"), 0xD5  # first bytes of words: no small letters, and of scripts without them
 _MOST_BEARERS = 50  # passages of one name; beyond that the name tells nothing of a passage
 
 
 Kind = Literal["titles", "entities"]
-_Number = TypeVar("_Number", np.int32, np.float32)
 
 
 def passage_names(
@@ -125,34 +130,30 @@ class LinkIndex:
         n = len(passages)
         names, kind = passage_names(passages, name_of)
         dictionary = NameDictionary(names)
-        numbers = {key: k for k, key in enumerate(dictionary.bearers)}
-        mentioned: list[NDArray[np.int32]] = []
-        for passage in passages:
-            found = {numbers[key] for key in dictionary.mentions(passage.text)}
-            mentioned.append(np.array(sorted(found), dtype=np.int32))
-        frequency = np.bincount(_joined(mentioned, np.int32), minlength=len(numbers))
+        texts, mentioned = _mentions([passage.text for passage in passages], dictionary)
+        frequency = np.bincount(mentioned, minlength=len(dictionary))
         weight = 1 - np.log(np.maximum(frequency, 1)) / np.log(max(n, 2))
-        bearers = [np.array(rows, dtype=np.int32) for rows in dictionary.bearers.values()]
-        rows: list[NDArray[np.int32]] = []
-        columns: list[NDArray[np.int32]] = []
-        values: list[NDArray[np.float32]] = []
-        for i, keys in enumerate(mentioned):
-            for k in keys:
-                named = bearers[k]
-                # A passage of the same name as i is a sibling, not a reference.
-                if weight[k] <= 0 or named.size > _MOST_BEARERS or i in named:
-                    continue
-                rows.append(np.full(named.size, i, dtype=np.int32))
-                columns.append(named)
-                values.append(np.full(named.size, weight[k] / named.size, dtype=np.float32))
-        at = _joined(rows, np.int32).astype(np.int64) * n + _joined(columns, np.int32)
+        own = np.full(n, -1, dtype=np.int64)  # the name of each passage
+        sizes = np.zeros(len(dictionary), dtype=np.int64)
+        for k, bearing in enumerate(dictionary.bearers.values()):
+            own[bearing], sizes[k] = k, len(bearing)
+        # A passage of the same name as i is a sibling, not a reference.
+        tells = (weight > 0) & (sizes <= _MOST_BEARERS)
+        some = tells[mentioned] & (own[texts] != mentioned)
+        texts, mentioned = texts[some], mentioned[some]
+        each = sizes[mentioned]
+        by_name = np.argsort(own, kind="stable")
+        begin = np.searchsorted(own[by_name], mentioned)
+        columns = by_name[np.repeat(begin - np.cumsum(each) + each, each) + np.arange(int(each.sum()))]
+        values = np.repeat((weight[mentioned] / each).astype(np.float32), each)
+        at = np.repeat(texts, each) * n + columns
         order = np.argsort(at, kind="stable")
         cells, first = np.unique(at[order], return_index=True)
-        weights = _joined(values, np.float32)[order]
+        weights = values[order]
         weights = np.add.reduceat(weights, first) if first.size else weights  # of two names of one passage
         indptr = np.searchsorted(cells, np.arange(n + 1, dtype=np.int64) * n)
         matrix = Rows(indptr.astype(np.int64), (cells % max(n, 1)).astype(np.int32), weights)
-        return cls(matrix, kind, len(numbers))
+        return cls(matrix, kind, len(dictionary))
 
     def __len__(self) -> int:
         return int(self.matrix.indices.size)
@@ -235,6 +236,66 @@ class LinkIndex:
 _LARGE = ("indices", "weights")
 
 
-def _joined(parts: Sequence[NDArray[_Number]], kind: type[_Number]) -> NDArray[_Number]:
-    """The parts one after another; of none, an empty array of that kind."""
-    return np.concatenate([*parts, np.zeros(0, kind)])
+def _mentions(
+    texts: Sequence[str], dictionary: NameDictionary
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which texts mention which names, as `NameDictionary.mentions` finds them; every pair once."""
+    keys = HashedTexts(encoded(_marked(key)) for key in dictionary.bearers)
+    sizes = np.diff(keys.first)
+    names = {}  # by their words: the hashes, ascending, and which names these are
+    for size in np.unique(sizes[sizes > 0]).tolist():
+        own = np.flatnonzero(sizes == size)
+        hashes = keys.hashes[keys.first[own]]
+        for k in range(1, size):
+            hashes = stirred(hashes * np.uint64(3) + keys.hashes[keys.first[own] + k])
+        order = np.argsort(hashes)
+        likely = np.zeros(1 << _LIKELY_BITS, dtype=bool)
+        likely[hashes >> np.uint64(64 - _LIKELY_BITS)] = True
+        names[size] = hashes[order], own[order], likely
+    pairs = []
+    for begin in range(0, len(texts), _AT_ONCE):
+        some = texts[begin : begin + _AT_ONCE]
+        some = list(map(_marked, some))
+        written, found = HashedTexts(map(encoded, some)), HashedTexts(encoded(_small(one)) for one in some)
+        owners, words, first = found.owners, found.hashes, written.data[written.starts]
+        changed = (found.hashes != written.hashes) | (first >= _UNCASED)
+        is_capital = np.where(first < 128, first < _SMALL_A, changed)
+        capitals = np.concatenate([[0], np.cumsum(is_capital)])
+        matches, run = [], words
+        for size in range(1, max(names, default=0) + 1):
+            if size > 1:
+                run = stirred(run[:-1] * np.uint64(3) + words[size - 1 :])
+            if size in names and len(run):
+                hashes, numbers, likely = names[size]
+                at = np.flatnonzero(likely[run >> np.uint64(64 - _LIKELY_BITS)])
+                place = np.minimum(np.searchsorted(hashes, run[at]), len(hashes) - 1)
+                fits = (hashes[place] == run[at]) & (owners[at] == owners[at + size - 1])
+                fits &= capitals[at + size] > capitals[at]
+                matches.append((at[fits], np.full(int(fits.sum()), size), numbers[place[fits]]))
+        if not matches:
+            continue
+        at, lengths, numbers = (np.concatenate(each) for each in zip(*matches, strict=True))
+        order, free = np.lexsort((-lengths, at)), 0  # of names at one place the longest
+        kept = np.zeros(len(at), dtype=bool)
+        for k, place, size in zip(order.tolist(), at[order].tolist(), lengths[order].tolist(), strict=True):
+            if place >= free:
+                kept[k], free = True, place + size
+        pairs.append((owners[at[kept]] + begin) * len(dictionary) + numbers[kept])
+    both = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *pairs]))
+    return both // max(1, len(dictionary)), both % max(1, len(dictionary))
+
+
+def _small(text: str) -> str:
+    """A text in lower case, character by character."""
+    lower = text.lower()
+    if len(lower) == len(text):
+        return lower
+    return "".join(one if len(one.lower()) > 1 else one.lower() for one in text)
+
+
+def _marked(text: str) -> str:
+    """A text as `encoded` takes it; an apostrophe within a word is part of it."""
+    for sign, mark in _SIGNS:
+        if sign in text:
+            text = re.sub(rf"(?<=[^\W_]){sign}(?=[^\W_])", mark, text)
+    return apart(text.replace("_", " "))

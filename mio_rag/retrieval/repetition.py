@@ -13,16 +13,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import numbered, overlap_at
 from mio_rag.documents.blocks import in_force, time_asked
-from mio_rag.retrieval.vectors import read_arrays, unfit
+from mio_rag.retrieval.hashed import HashedTexts, bytes_of, stirred, word_hash
+from mio_rag.retrieval.vectors import read_arrays, stored_array, unfit
 from mio_rag.retrieval.versions import is_replaced, older_versions, told_apart
 from mio_rag.retrieval.words import Words
 from mio_rag.sentences import compares
@@ -36,7 +36,7 @@ _BETWEEN_RUNS = 1000  # characters between stretches of a source whose distance 
 _SHINGLE = 3  # words
 #: Two passages are compared if all the minima of one band agree: .9999 of those at .8, .06 of those at .3.
 _BANDS, _MINIMA = 25, 5
-_AT_ONCE = 4096  # passages that are sketched together
+_AT_ONCE = 512  # passages that are sketched together
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Repetition:
     groups (n,): row of the passage that each one is nearly a copy of; its own where it is the first of its
         kind.
     jaccard (n,): how alike the two are; 1 with itself.
-    sketches (n, 25): see `sketched`; without rows where the index is older.
+    sketches (n, 25): see `sketched`.
     lines_agree: whether the lines that passages need were compared with their texts, too.
     """
 
@@ -147,18 +147,20 @@ class Repetition:
         Raises `IndexFormatError` if it belongs to another number of passages, or cannot be read.
         """
         path = folder / REPETITION_FILE
-        data = read_arrays(path, "spans", "groups", "jaccard", optional=("sketches", "lines_agree"))
+        data = read_arrays(path, "spans", "groups", "jaccard", optional=("lines_agree",))
         if data is None:
             return None
+        sketches = stored_array(path, "sketches")  # of use when files change
         groups, none = data["groups"], np.zeros((0, _BANDS), dtype=np.uint32)
         shapes = data["spans"].shape, groups.shape, data["jaccard"].shape
         if (
             shapes != ((passages, 2), (passages,), (passages,))
-            or not np.isin(groups, np.arange(passages)).all()
+            or groups.min(initial=0) < 0
+            or groups.max(initial=0) >= passages
         ):
             raise unfit(path)
         agree = bool(data.get("lines_agree", False))
-        return cls(data["spans"], groups, data["jaccard"], data.get("sketches", none), agree)
+        return cls(data["spans"], groups, data["jaccard"], none if sketches is None else sketches, agree)
 
 
 def find_spans(passages: Sequence[Passage]) -> NDArray[np.int64]:
@@ -209,24 +211,32 @@ def _numbered(passages: Sequence[Passage], spans: NDArray[np.int64]) -> NDArray[
 def sketched(texts: Sequence[str]) -> NDArray[np.uint32]:
     """MinHash sketches of texts, shape (n, 25): a hash of each band of five minima over their shingles."""
     keys = [
-        int.from_bytes(blake2b(bytes([k]), digest_size=16).digest(), "big") for k in range(_BANDS * _MINIMA)
+        int.from_bytes(blake2b(bytes([k]), digest_size=8).digest(), "big") for k in range(_BANDS * _MINIMA)
     ]
-    factors = np.array([key >> 64 | 1 for key in keys], dtype=np.uint64)
-    shifts = np.array([key & (2**64 - 1) for key in keys], dtype=np.uint64)
+    factors = np.array([key >> 32 | 1 for key in keys], dtype=np.uint32)
+    shifts = np.array([key & (2**32 - 1) for key in keys], dtype=np.uint32)
     found = np.zeros((len(texts), _BANDS), dtype=np.uint32)
-    for first in range(0, len(texts), _AT_ONCE):
-        hashes = [
-            [crc32(shingle.encode("utf-8", "replace")) for shingle in _shingles(t)]
-            for t in texts[first : first + _AT_ONCE]
-        ]
-        flat = np.fromiter(chain.from_iterable(hashes), dtype=np.uint64)
-        starts = np.cumsum([0, *map(len, hashes[:-1])])
+    for begin in range(0, len(texts), _AT_ONCE):
+        some = texts[begin : begin + _AT_ONCE]
+        words = HashedTexts(bytes_of(text.casefold()) for text in some)
+        counts = np.diff(words.first)
+        # Each text's words, then two blanks; so every shingle lies in one text.
+        slots = np.maximum(counts, 1) + 2
+        starts = np.cumsum(slots) - slots
+        padded = np.zeros(int(slots.sum()), dtype=np.uint64)
+        padded[np.arange(len(words.hashes)) + (starts - words.first[:-1])[words.owners]] = words.hashes
+        for k in np.flatnonzero(counts == 0).tolist():  # without words
+            padded[starts[k]] = word_hash(some[k])
+        three = stirred(padded[:-2] * np.uint64(3) + padded[1:-1] * np.uint64(5) + padded[2:] * np.uint64(7))
+        own = np.maximum(1, counts - _SHINGLE + 1)
+        first = np.cumsum(own) - own
+        at = np.repeat(starts - first, own) + np.arange(int(own.sum()))
+        flat = (three[at] >> np.uint64(32)).astype(np.uint32)
         for k in range(_BANDS):
-            band = np.zeros(len(hashes), dtype=np.uint64)
+            band = np.zeros(len(some), dtype=np.uint64)
             for i in range(k * _MINIMA, (k + 1) * _MINIMA):
-                minima = np.minimum.reduceat((flat * factors[i] + shifts[i]) >> np.uint64(32), starts)
-                band = (band ^ minima) * factors[0] + shifts[0]
-            found[first : first + len(hashes), k] = (band >> np.uint64(32)).astype(np.uint32)
+                band = stirred(band ^ np.minimum.reduceat(flat * factors[i] + shifts[i], first))
+            found[begin : begin + len(some), k] = (band >> np.uint64(32)).astype(np.uint32)
     return found
 
 

@@ -74,7 +74,7 @@ def score_fusion(
 class _Asked:
     """A question, and what search knows of it before there is a pool.
 
-    lexical (n,): BM25 of every passage.
+    lexical: what BM25 looks for.
     scope (documents,): see `mio_rag.retrieval.scope.Scope`; of an index of documents.
     rest: what is asked of the one document that it names.
     rest_query: embedding of the rest.
@@ -83,7 +83,7 @@ class _Asked:
 
     text: str
     query: NDArray[np.float32]
-    lexical: NDArray[np.float64]
+    lexical: str
     scope: NDArray[np.float64] | None = None
     rest: str | None = None
     rest_query: NDArray[np.float32] | None = None
@@ -230,9 +230,9 @@ class Retriever:
         return min(len(self.index), max(4 * self.pool, 100))
 
     def _asked(self, text: str, words: str | None = None) -> _Asked:
-        """A question with its embeddings, in one batch, and what BM25 gives every passage for its words."""
+        """A question with its embeddings, in one batch."""
         index, terms = self.index, self.index.terms
-        lexical = index.scores_bm25(text if words is None else words)
+        lexical = text if words is None else words
         if terms is None or index.identities is None:
             return _Asked(text, index.embedder.encode([text])[0], lexical)
         scope, rest = index.identities.of(without_numbers(text), terms.words)
@@ -244,7 +244,7 @@ class Retriever:
     def _ranking(self, asked: _Asked, whole: bool = True) -> tuple[list[int], dict[int, float]]:
         """Rows that either list has, best first by the mode, and what fused them: all, or those of a pool."""
         dense_rows, dense_scores = self.index.search_dense(asked.query, self._depth)
-        bm25_rows, bm25_scores = self.index.best_bm25(asked.lexical, self._depth)
+        bm25_rows, bm25_scores = self.index.search_bm25(asked.lexical, self._depth)
         dense, bm25, terms = dense_rows.tolist(), bm25_rows.tolist(), self.index.terms
         if terms is None:
             fused = reciprocal_rank_fusion([dense, bm25])
@@ -297,7 +297,8 @@ class Retriever:
         for part in parts:
             for number in (".".join(part.numbers), part.numbers[0]):
                 held = np.maximum(held, index.scores_bm25(number))
-        held = np.where(held > 0, asked.lexical, 0.0) if held.any() else asked.lexical
+        words = index.scores_bm25(asked.lexical)
+        held = np.where(held > 0, words, 0.0) if held.any() else words
         if asked.scope is not None and index.identities is not None:
             held = held * asked.scope[index.identities.documents]
         for row in np.argsort(-held, kind="stable")[:_LOOKED_AT].tolist():
@@ -348,7 +349,7 @@ class Retriever:
         cosine = (embeddings @ asked.query).astype(np.float64)
         scores = {
             "dense": cosine,
-            "bm25": asked.lexical[rows],
+            "bm25": self.index.scores_bm25(asked.lexical, rows),
             "fused": np.array([fused.get(r, 0.0) for r in rows]),
         }
         terms, identities = self.index.terms, self.index.identities

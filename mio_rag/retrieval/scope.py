@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mio_rag.documents.blocks import time_asked
 from mio_rag.errors import IndexFormatError
-from mio_rag.retrieval.lexical import word_hash
+from mio_rag.retrieval.hashed import word_hash
 from mio_rag.retrieval.texts import units_of
 from mio_rag.retrieval.unit_terms import UnitTerms
 from mio_rag.retrieval.vectors import read_arrays, unfit

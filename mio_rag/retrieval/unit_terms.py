@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.retrieval.lexical import HashedWords
+from mio_rag.retrieval.hashed import HashedWords
+from mio_rag.retrieval.lexical import best_rows, distinct
 from mio_rag.retrieval.sentences import gathered
 from mio_rag.retrieval.texts import between_units, context_of, units_of
-from mio_rag.retrieval.vectors import stored_array
+from mio_rag.retrieval.vectors import load_arrays
 from mio_rag.retrieval.words import Words
 from mio_rag.types import Passage
 
@@ -73,6 +74,7 @@ class UnitTerms:
         self._units = _damping(units), _damping(units + contexts[self._of_unit])
         self._passages = _damping(passages), _damping(passages + contexts[self._of_passage])
         self._known: dict[str, list[_Column]] = {}  # of the last questions, for passages and units
+        self._scored: dict[tuple[str, bool], NDArray[np.float64]] = {}  # of the last two
 
     @classmethod
     def build(
@@ -117,7 +119,7 @@ class UnitTerms:
             add(context)
         size, count = len(columns), np.frombuffer(lengths, dtype=np.int32)
         row = np.repeat(np.arange(count.size, dtype=np.int64), count)
-        keys, counts = _distinct(np.frombuffer(flat, dtype=np.int32).astype(np.int64) * count.size + row)
+        keys, counts = distinct(np.frombuffer(flat, dtype=np.int32).astype(np.int64) * count.size + row)
         arrays: dict[str, NDArray[Any]] = {
             "indptr": np.searchsorted(keys, np.arange(size + 1) * count.size),
             "rows": (keys % count.size).astype(np.int32),
@@ -212,7 +214,7 @@ class UnitTerms:
         rows = self._rows[inside]
         passage = np.where(rows < self._m, self._owners[np.minimum(rows, self._m - 1)], rows - self._m)
         columns = np.searchsorted(self._indptr, inside, side="right") - 1
-        pairs, _ = _distinct(columns * (int(groups.max()) + 1) + groups[passage])
+        pairs, _ = distinct(columns * (int(groups.max()) + 1) + groups[passage])
         return np.bincount(pairs // (int(groups.max()) + 1), minlength=len(self._indptr) - 1)
 
     def scores(self, question: str, *, bare: bool = False) -> NDArray[np.float64]:
@@ -220,6 +222,8 @@ class UnitTerms:
 
         bare: without the headings and lines above passages.
         """
+        if (known := self._scored.get((question, bare))) is not None:
+            return known
         found = np.zeros(self._n)
         damping = self._passages[0 if bare else 1]
         df = self._arrays["df_passages_bare" if bare else "df_passages"]
@@ -230,6 +234,8 @@ class UnitTerms:
                 tf += self._in_contexts(rows[b:], counts[b:])[self._of_passage]
             at = np.flatnonzero(tf)
             found[at] += _bm25(tf[at], damping[at], int(df[column]), self._n)
+        found.flags.writeable = False
+        self._scored = {**dict(list(self._scored.items())[-1:]), (question, bare): found}
         return found
 
     def of_units(self, question: str, units: NDArray[np.int64], *, bare: bool = False) -> NDArray[np.float64]:
@@ -296,35 +302,12 @@ class UnitTerms:
         Raises `OSError, ValueError, KeyError, TypeError` if it cannot be read, or does not fit together.
         """
         told = json.loads((folder / PARAMETERS_FILE).read_text(encoding="utf-8"))
-        with np.load(folder / TERMS_FILE, allow_pickle=False) as data:
-            arrays = {name: data[name] for name in _ARRAYS if not mapped or name in _SMALL}
-        for name in _ARRAYS:
-            if name not in arrays:
-                held = stored_array(folder / TERMS_FILE, name)
-                if held is None:  # an empty one
-                    with np.load(folder / TERMS_FILE, allow_pickle=False) as data:
-                        held = data[name]
-                arrays[name] = held
+        on_disk = [name for name in _ARRAYS if mapped and name not in _SMALL]
+        arrays = load_arrays(folder / TERMS_FILE, _ARRAYS, on_disk)
         return cls(Words(told["languages"]), arrays)
 
 
 _SMALL = ("indptr", "owners", "lengths", "unit_contexts", "passage_contexts")
-
-
-def best_rows(scores: NDArray[np.float64], k: int) -> NDArray[np.int64]:
-    """The k rows of best score above 0, best first; of equal ones the first."""
-    rows = np.flatnonzero(scores > 0)
-    if rows.size > 4 * k:
-        least = np.partition(scores[rows], rows.size - k)[rows.size - k]
-        rows = rows[scores[rows] >= least]
-    return rows[np.argsort(-scores[rows], kind="stable")][:k]
-
-
-def _distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The distinct numbers, ascending, and how often each occurs."""
-    keys.sort()
-    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: keys.size])
-    return keys[first], np.diff(np.append(first, keys.size))
 
 
 def _bm25(tf: NDArray[np.float64], damping: NDArray[np.float64], df: int, count: int) -> NDArray[np.float64]:
@@ -378,7 +361,7 @@ def _document_frequencies(arrays: dict[str, NDArray[Any]], size: int) -> dict[st
             each = ends[part + 1] - ends[part]
             at = np.repeat(ends[part] - np.cumsum(each) + each, each) + np.arange(each.sum())
             led = context_columns[at] * _AT_ONCE + np.repeat(np.arange(len(part)), each)
-            total += np.bincount(_distinct(np.concatenate([keys, led]))[0] // _AT_ONCE, minlength=size)
+            total += np.bincount(distinct(np.concatenate([keys, led]))[0] // _AT_ONCE, minlength=size)
         return total.astype(np.int32)
 
     units = rows < m

@@ -39,8 +39,10 @@ _AT_ONCE = 32  # rows that are read one by one before memory is given back
 _LEVELS = 255.0
 
 
-def open_vectors(path: Path, mapped: bool = True) -> MappedVectors | None:
+def open_vectors(path: Path, mapped: bool = True, gives_back: bool = True) -> MappedVectors | None:
     """The vectors of an index file, in memory or on disk; None where only FAISS reads their form.
+
+    gives_back: whether the memory of what was read on disk is given back.
 
     Raises `OSError` if the file cannot be read.
     """
@@ -74,7 +76,15 @@ def open_vectors(path: Path, mapped: bool = True) -> MappedVectors | None:
             or size - start != count * width * bytes_each
         ):
             return None
-        return MappedVectors(path, start, (count, width), low, span, mapped)
+    kind, shape = np.float32 if low is None else np.uint8, (count, width)
+    with path.open("rb") as file:
+        head = file.read(start)
+        rows: NDArray[Any]
+        if mapped:
+            rows = np.memmap(path, kind, "r", start, shape)
+        else:
+            rows = np.fromfile(file, kind, count * width).reshape(shape)
+    return MappedVectors(rows, head, low, span, mapped and gives_back)
 
 
 def _size(told: bytes) -> int:
@@ -101,6 +111,16 @@ def stored_array(path: Path, name: str) -> NDArray[Any] | None:
     if 0 in shape or fortran:
         return None
     return np.memmap(path, kind, "r", place, shape)
+
+
+def load_arrays(path: Path, names: Sequence[str], on_disk: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """Arrays of an .npz file, some of them left on disk where they can be.
+
+    Raises `OSError, ValueError, KeyError` if the file cannot be read, or lacks one.
+    """
+    held = {name: stored_array(path, name) for name in on_disk}
+    with np.load(path, allow_pickle=False) as data:
+        return {name: data[name] if (one := held.get(name)) is None else one for name in names}
 
 
 def read_arrays(path: Path, *names: str, optional: tuple[str, ...] = ()) -> dict[str, NDArray[Any]] | None:
@@ -134,36 +154,41 @@ _KEPT = 1 << 22  # bytes of vectors that stay in memory once they were read
 
 
 class MappedVectors:
-    """Rows of a file, in memory or on disk, in the place of the FAISS index that wrote them.
+    """Rows of a file, in memory or on disk, as the FAISS index that it is of would give them.
 
-    path: it must not change while it is mapped.
-    start: where the rows begin.
-    shape: rows and dimensions.
+    rows (n, d)
+    head: what stands before them in the file.
     low, span (d,): of codes of a byte: a code c stands for low + span * (c + 1/2) / 255. None: rows are
         float32.
+    gives_back: whether the memory of what was read is given back.
     """
 
     def __init__(
         self,
-        path: Path,
-        start: int,
-        shape: tuple[int, int],
-        low: NDArray[np.float32] | None,
-        span: NDArray[np.float32] | None,
-        mapped: bool,
+        rows: NDArray[Any],
+        head: bytes,
+        low: NDArray[np.float32] | None = None,
+        span: NDArray[np.float32] | None = None,
+        gives_back: bool = False,
     ) -> None:
-        self._start = start
-        self.ntotal, self.d = shape
+        self.ntotal, self.d = rows.shape
+        self._rows, self._head, self._gives_back = rows, head, gives_back
         self._low, self._span = low, span
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mapped else file.read()
-        kind = np.float32 if low is None else np.uint8
-        self._rows = np.frombuffer(self._map, dtype=kind, count=shape[0] * shape[1], offset=start)
-        self._rows = self._rows.reshape(shape)
+
+    @classmethod
+    def exact(cls, vectors: NDArray[np.float32]) -> MappedVectors:
+        """Vectors in memory, which are not copied."""
+        count, width = vectors.shape
+        head = _HEADER.pack(b"IxFI", width, count, 1 << 20, 1 << 20, 1, _INNER_PRODUCT)
+        return cls(vectors, head + _SIZE.pack(count * width))
 
     def save(self, path: Path) -> None:
-        """Write the file again."""
-        path.write_bytes(self._map)
+        """Write the file."""
+        with path.open("wb") as file:
+            file.write(self._head)
+            step = max(1, _BYTES_AT_ONCE // self.d)
+            for first in range(0, self.ntotal, step):  # a full disk is noticed
+                file.write(self._rows[first : first + step].tobytes())
 
     @property
     def is_coded(self) -> bool:
@@ -183,11 +208,11 @@ class MappedVectors:
         for first in range(0, self.ntotal, step):
             last = min(first + step, self.ntotal)
             rows: NDArray[Any] = self._rows[first:last]
-            if isinstance(self._map, mmap.mmap) or self._low is not None:
+            if self._gives_back or self._low is not None:
                 np.copyto(piece[: last - first], rows)
                 rows = piece[: last - first]
             products[first:last] = rows @ weights.T
-            self._forget(first, last)
+            self._forget()
         products += constant
         k = min(k, self.ntotal)
         found = []
@@ -200,21 +225,18 @@ class MappedVectors:
     def reconstruct_batch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of some rows, shape (len(rows), d)."""
         found = np.empty((len(rows), self.d), dtype=np.float32)
-        for first in range(0, len(rows), _AT_ONCE):  # the system reads more than each row
-            found[first : first + _AT_ONCE] = self._rows[rows[first : first + _AT_ONCE]]
-            self._forget(0, self.ntotal)
+        step = _AT_ONCE if self._gives_back else max(1, len(rows))  # the system reads more than each row
+        for first in range(0, len(rows), step):
+            found[first : first + step] = self._rows[rows[first : first + step]]
+            self._forget()
         if self._low is None or self._span is None:
             return found
         return np.asarray(self._low + self._span * ((found + np.float32(0.5)) / np.float32(_LEVELS)))
 
-    def _forget(self, first: int, last: int) -> None:
+    def _forget(self) -> None:
         """Give back the memory of rows that were read, if all take much; they stay in the file."""
-        is_large = self._rows.nbytes > _KEPT
-        if is_large and isinstance(self._map, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            bytes_each = self._rows.itemsize * self.d
-            page = mmap.PAGESIZE
-            begin = (self._start + first * bytes_each) // page * page
-            self._map.madvise(mmap.MADV_DONTNEED, begin, self._start + last * bytes_each - begin)
+        if self._gives_back and self._rows.nbytes > _KEPT:
+            forget(self._rows)
 
 
 VECTOR_KINDS = ("exact", "8bit", "pq")
@@ -281,11 +303,14 @@ class MappedPassages(Sequence[Passage]):
 
     path: one JSON object a line. It must not change while it is open.
 
-    In memory are places alone: 8 bytes a passage.
+    starts (n + 1,): where lines begin, and the end; looked for by default.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, starts: NDArray[np.int64] | None = None) -> None:
         self._file, self._reading = path.open("rb"), threading.Lock()
+        if starts is not None:
+            self._starts = starts
+            return
         ends, place = [np.zeros(1, dtype=np.int64)], 0
         while block := self._file.read(_CHUNK):
             data = np.frombuffer(block, dtype=np.uint8)

@@ -18,9 +18,7 @@ from mio_rag.types import Passage
 
 FILES = {
     "passages.jsonl", "dense.faiss", "tfidf.npz", "tfidf_vocabulary.json", "manifest.json", "links.npz",
-    "repetition.npz",
-    "bm25/data.csc.index.npy", "bm25/indices.csc.index.npy", "bm25/indptr.csc.index.npy",
-    "bm25/params.index.json", "bm25/words.index.npy",
+    "repetition.npz", "passages.npy", "bm25/terms.npz", "bm25/params.json",
 }  # fmt: skip
 
 
@@ -44,10 +42,10 @@ def test_round_trip_searches_alike(demo: Dataset, demo_index: CorpusIndex, saved
 def test_words_find_the_best_rows_first_and_no_row_without_one(river_index: CorpusIndex) -> None:
     question = "Which river flows through Florence?"
     every = river_index.scores_bm25(question)
-    rows, scores = river_index.best_bm25(every, 3)
+    rows, scores = river_index.search_bm25(question, 3)
     assert scores.tolist() == sorted(every, reverse=True)[: len(rows)]
     np.testing.assert_array_equal(every[rows], scores)
-    assert river_index.best_bm25(river_index.scores_bm25("xylophone"), 3)[0].size == 0
+    assert river_index.search_bm25("xylophone", 3)[0].size == 0
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
@@ -63,12 +61,12 @@ def test_one_flipped_byte_is_noticed_anywhere(saved: Path, name: str) -> None:
 
 
 def test_every_missing_file_is_named(saved: Path) -> None:
-    for name in ("passages.jsonl", "bm25/words.index.npy"):
+    for name in ("passages.jsonl", "bm25/terms.npz"):
         (saved / name).unlink()
     with pytest.raises(IndexFormatError) as raised:
         CorpusIndex.load(saved)
     assert [p.split("'")[1] for p in raised.value.problems[:2]] == [
-        str(saved / "bm25/words.index.npy"), str(saved / "passages.jsonl"),
+        str(saved / "bm25/terms.npz"), str(saved / "passages.jsonl"),
     ]  # fmt: skip
 
 
@@ -82,7 +80,7 @@ def rewrite(folder: Path, **changes: Any) -> None:
 
 def test_other_version(saved: Path) -> None:
     rewrite(saved, version=99)
-    with pytest.raises(IndexFormatError, match="format version 99, this release reads 2"):
+    with pytest.raises(IndexFormatError, match="format version 99, this release reads 3"):
         CorpusIndex.load(saved)
 
 

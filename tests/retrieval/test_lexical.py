@@ -1,6 +1,6 @@
 """The lexical index gives what bm25s gives, from memory and from disk."""
 
-import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mio_rag.retrieval.hashed import HashedTexts, bytes_of, word_hash
 from mio_rag.retrieval.lexical import STOP_WORDS, LexicalIndex, words_of
 
 TEXTS = [
@@ -50,8 +51,7 @@ def test_scores_are_those_of_bm25s(tmp_path: Path, mapped: bool) -> None:
     for question in QUESTIONS:
         for index in (built, read, again):
             np.testing.assert_array_equal(index.scores(question), by_bm25s(question).astype(np.float64))
-    for file in ("words.index.npy", "data.csc.index.npy"):
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    assert (tmp_path / "one/terms.npz").read_bytes() == (tmp_path / "two/terms.npz").read_bytes()
 
 
 words = st.sampled_from(["the", "of", "arno", "pisa", "tower", "leans", "Florence", "42", "x", "café"])
@@ -67,14 +67,38 @@ def test_scores_of_any_texts_are_those_of_bm25s(texts: list[str], question: str)
 
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     LexicalIndex.build(TEXTS).save(tmp_path)
-    params = json.loads((tmp_path / "params.index.json").read_text())
-    (tmp_path / "params.index.json").write_text(json.dumps(params | {"num_docs": 0}))
-    with pytest.raises(ValueError, match="do not fit together"):
-        LexicalIndex.load(tmp_path)
-    (tmp_path / "params.index.json").write_text(json.dumps(params))
-    np.save(tmp_path / "indices.csc.index.npy", np.zeros(1, dtype=np.int32))
-    with pytest.raises(ValueError, match="do not fit together"):
-        LexicalIndex.load(tmp_path)
+    with np.load(tmp_path / "terms.npz") as data:
+        arrays = dict(data)
+    for changed in ({"lengths": np.zeros(0, np.int32)}, {"rows": np.zeros(1, np.int32)}):
+        np.savez(tmp_path / "terms.npz", **{**arrays, **changed})
+        with pytest.raises(ValueError, match="do not fit together"):
+            LexicalIndex.load(tmp_path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(a_text, min_size=1, max_size=40), a_text, st.integers(1, 5))
+def test_best_passages_are_those_of_all_scores(texts: list[str], question: str, k: int) -> None:
+    index = LexicalIndex.build(texts)
+    every = index.scores(question)
+    rows, scores = index.best(question, k)
+    expected = np.argsort(-every, kind="stable")[: min(k, int((every > 0).sum()))]
+    assert rows.tolist() == expected.tolist()
+    assert scores.tolist() == every[expected].tolist() == index.of(question, expected).tolist()
+
+
+def test_words_of_many_texts_are_hashed_as_one_alone() -> None:
+    texts = [
+        *TEXTS,
+        "",
+        "...",
+        "a_b \u0130stanbul \u00df \u1e9e \u2013 \u201cq\u201d e\u0301",
+        "x" * 300_000 + " y",
+    ]
+    found = HashedTexts(bytes_of(text.lower()) for text in texts)
+    each = [re.findall(r"\w+", text.lower()) for text in texts]
+    assert np.diff(found.first).tolist() == list(map(len, each))
+    assert found.hashes.tolist() == [word_hash(word) for own in each for word in own]
+    assert found.single.tolist() == [len(word) == 1 for own in each for word in own]
 
 
 @pytest.mark.parametrize("mapped", [False, True])

@@ -175,3 +175,11 @@ def test_a_line_that_contradicts_a_text_takes_the_places_of_its_document():
         found = Repetition.build(passages)
         assert found.spans[:, 0].tolist() == [start, 20 if start == 0 else -1]
         assert found.lines_agree
+
+
+def test_sketches_of_the_same_words_are_the_same() -> None:
+    texts = ["-->", "One two three four, five.", "-->", "", "one TWO three four five", "six seven", "..."]
+    found = sketched(texts)
+    assert (found[0] == found[2]).all()
+    assert (found[1] == found[4]).all()
+    assert not any((found[0] == found[k]).any() for k in (1, 3, 5, 6))

@@ -84,7 +84,7 @@ class Backwards:
     def save(self, folder: Path) -> None: ...
 
     def encode(self, texts: Sequence[str], progress: object = None) -> np.ndarray:
-        angles = np.array([1 / len(text) for text in texts])
+        angles = np.array([10 / len(text) for text in texts])
         angles[[text.endswith("?") for text in texts]] = 0
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
