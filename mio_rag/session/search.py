@@ -179,10 +179,16 @@ class Names:
     """Names, and which of them are linked.
 
     reached: places of names -> places that links lead to, with the weights of the links.
+    any_case: whether names also count where a question writes them small: names that were listed on purpose.
     """
 
-    def __init__(self, names: Sequence[str], reached: Callable[[Sequence[int]], Mapping[int, float]]) -> None:
-        self._names, self._reached = names, reached
+    def __init__(
+        self,
+        names: Sequence[str],
+        reached: Callable[[Sequence[int]], Mapping[int, float]],
+        any_case: bool = False,
+    ) -> None:
+        self._names, self._reached, self._any_case = names, reached, any_case
         self._dictionary = NameDictionary(names)
 
     @classmethod
@@ -221,7 +227,7 @@ class Names:
                     found[other] = found.get(other, 0.0) + weight
             return found
 
-        return cls(list(places), reached)
+        return cls(list(places), reached, any_case=True)
 
     def mentioned(self, text: str) -> tuple[str, ...]:
         """Names in a text, each once, in its order."""
@@ -229,7 +235,8 @@ class Names:
 
     def _keys(self, text: str) -> dict[str, None]:
         # Names are told by their capitals; who types none means them all the same.
-        return dict.fromkeys(self._dictionary.mentions(text.title() if text == text.lower() else text))
+        told = self._any_case or text == text.lower()
+        return dict.fromkeys(self._dictionary.mentions(text.title() if told else text))
 
     def grounds(self, question: str) -> Grounds:
         """What is known about the names in a question."""

@@ -236,6 +236,9 @@ def test_names_and_neighbours_of_a_graph_of_ones_own(tmp_path: Path) -> None:
     one = search(QUESTION, Retriever(bare, pool=4), generator, ["grounded"], how).tried[0].found
     assert one.queries == (f"{QUESTION.text} Medici",)
     assert one.dropped == 1
+    graph.write_text("name,neighbour\nheart failure,Digoxin\n")
+    asked = Names.of_graph(str(graph)).grounds("What helps against heart failure?")
+    assert (asked.entities, asked.neighbours) == (("heart failure",), ("Digoxin",))
     for text, said in (
         ("name,weight\nA,1", "lacks the column neighbour"),
         ("name,neighbour,weight\nA,B,-1\nA,,1", "line 2: give name"),
