@@ -223,9 +223,9 @@ def open_source(
         try:
             found = replace(found, loaded=CorpusIndex.load(folder, embedder, mapped=mapped))
         except IndexFormatError:
-            if out is not None:
+            if out is not None and not overwrite:
                 raise
-            with _alone(folder):  # the cache is damaged
+            with _alone(folder):  # damaged, or of another release
                 shutil.rmtree(folder, ignore_errors=True)
                 found = _indexed(text, kind, folder, how, refresh, progress, embedder)
     if found.loaded is not None and found.unread:

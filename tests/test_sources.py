@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.errors import InputError
+from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.sources import Building, cached_indexes, changes_of, index_folder, kind_of, open_source, prune
 
 WORDS = Building("tfidf")
@@ -91,6 +91,17 @@ def test_a_damaged_cache_is_built_again(handbook: Path) -> None:
     assert open_source(handbook, WORDS).built
     (folder / "source.json").write_text(json.dumps({"source": str(handbook)}))
     assert open_source(handbook, WORDS).built
+
+
+def test_an_index_that_cannot_be_read_is_built_again_by_overwrite(handbook: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    open_source(handbook, WORDS, out=out)
+    manifest = json.loads((out / "manifest.json").read_text())
+    (out / "manifest.json").write_text(json.dumps({**manifest, "version": 1}))
+    with pytest.raises(IndexFormatError):
+        open_source(handbook, WORDS, out=out)
+    assert open_source(handbook, WORDS, out=out, overwrite=True).built
+    assert not open_source(handbook, WORDS, out=out).built
 
 
 def test_indexes_of_what_is_gone_are_removed(handbook: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from mio_rag.policies.make import check_controllers, find_kind, kind_names
 from mio_rag.policy_keys import parts_of, policy_names
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.embedders import check_embedder
-from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.index import CorpusIndex, is_index
 from mio_rag.selection.selector import Selector
 from mio_rag.session.costs import Prices
 from mio_rag.sources import kind_of
@@ -218,6 +218,7 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
     measuring.load(None)  # a model that is missing is told now, not after the preparations
     names = {"path": asked.path, "out": str(folder), "learn": str(folder / "learn")}
     names |= {"embedder": call.embedder, "model": models[0], "model2": models[-1]}
+    names["encoder"] = asked.path if is_index(Path(asked.path)) else call.embedder
 
     def filled(text: str) -> str:
         for key, value in names.items():
@@ -227,10 +228,10 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
     learn = _learned(call, asked, study)
     done = folder / "prepared.txt"
     before = read_text(done).splitlines() if done.is_file() else []
-    for command in map(filled, study.prepare):
-        if command not in before:
+    for template in study.prepare:
+        if (command := filled(template)) not in before:
             call.output.say(f"mio-rag {command}")
-            words = [sys.executable, "-m", "mio_rag", *shlex.split(command)]
+            words = [sys.executable, "-m", "mio_rag", *map(filled, shlex.split(template))]
             if subprocess.run(words, stdout=2, check=False).returncode:
                 raise InputError(f"the study '{study.name}' failed to prepare by: mio-rag {command}")
             before.append(command)

@@ -177,8 +177,8 @@ def fit_planner(
     written to a folder next to OUT (.outcomes); give such a folder as PATH to train again without asking. An
     OUT without the ending .safetensors is the folder alone. Models and prices are models.* of --set. Weights
     of costs and all settings of the training are [training] of --policy.
-    Use the planner with --set order.file=FILE. --embedder may be an index, or hidden:FILE.gguf: its last
-    hidden state.
+    Use the planner with --set order.file=FILE. It looks at what the index at PATH embeds by; --embedder may
+    also be an index, or hidden:FILE.gguf: its last hidden state.
     """
     out, output = call.out, call.output
     o.at_least(limit=(call.limit, 1), skip=(skip, 0))
@@ -190,6 +190,8 @@ def fit_planner(
     lines: list[Any] = []
     if not (folder / "outcomes.parquet").is_file():
         only = out.suffix != ".safetensors"
+        if call.embedder == "tfidf" and not only:
+            raise InputError("--embedder tfidf is fitted to passages: index PATH with it, and give the index")
         folder = out if only else out.with_suffix(".outcomes")
         table = _outcomes(call, folder, how.workflows, skip)
         told = {"questions": len(table), "workflows": list(table.actions), "table": str(folder)}
@@ -198,7 +200,9 @@ def fit_planner(
             output.result(told, *lines)
             return
     files = [name for name in how.workflows if name.endswith(".json")]
-    rows = read_outcomes(folder, encoder_of(call.embedder), files)
+    # On an index the planner looks at what the index embeds by, unless another embedder is named.
+    of_index = call.embedder == DEFAULTS.embedder and is_index(Path(call.paths[0]))
+    rows = read_outcomes(folder, encoder_of(call.paths[0] if of_index else call.embedder), files)
     learned, held = split_of(rows.outcomes, test, call.seed)
     if len(learned) < 10 <= len(learned) + len(held):
         raise InputError(
@@ -278,13 +282,14 @@ def _outcomes(call: o.Call, folder: Path, workflows: Sequence[str], skip: int) -
     if running.prices and "reader" not in running.prices:
         problems.append("the reader has no price: set models.reader.input and models.reader.output, too")
     o.refuse(problems)
-    usual = call.embedder if call.embedder in ("minilm", "tfidf") else DEFAULTS.embedder
+    apart = call.embedder.startswith(PREFIX) or is_index(Path(call.embedder))
     control = ControlSettings(limits=Limits(steps=40, seconds=1e6), kinds={"workflow": running.to_dict()})
     models, selector, sources = Models(running.models), Selector(), []
     try:
         with call.reader(spec) as reader:
             for path, its in pairs:
-                dataset, index = o.Call({**vars(call), "embedder": usual}).data(path, its)
+                by = DEFAULTS.embedder if apart or is_index(Path(path)) else call.embedder
+                dataset, index = o.Call({**vars(call), "embedder": by}).data(path, its)
                 o.refuse([f"{path}: {problem}" for problem in misfits(several, index, selector)])
                 setup = Setup(control, Retriever(index, counter=reader), selector, call.answer or 32)
 

@@ -110,7 +110,8 @@ class Study(Settings):
     set: tuple[str, ...] = ()
     """As --set."""
     prepare: tuple[str, ...] = ()
-    """Commands that come first: {path}, {learn}, {out}, {model} and {embedder} are filled in."""
+    """Commands that come first: {path}, {learn}, {out}, {model} and {embedder} are filled in, and {encoder}:
+    the index at PATH, else the embedder, where questions alone are embedded."""
     variants: dict[str, Variant] = Field(default_factory=lambda: {"": Variant()})
     """Name -> other reader."""
     tables: tuple[Table, ...] = ()

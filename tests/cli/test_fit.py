@@ -9,6 +9,7 @@ import pytest
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.generation.scripted import ScriptedGenerator
 from mio_rag.relevance import load_model
+from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.storage import read_toml
 from tests.cli.running import here, only_object, refused
 
@@ -238,6 +239,27 @@ def test_outcomes_go_on_where_they_were_interrupted(index: Path, tmp_path: Path)
     ]
     assert "another budget_tokens" in refused(here(*fit, out, "--limit", 3, "-b", 100))[0]
     assert "leaves none of the" in refused(here(*fit, tmp_path / "none", "--skip", 10_000))[0]
+
+
+def test_a_planner_looks_at_what_its_index_embeds_by(index: Path, tmp_path: Path) -> None:
+    file, ten = tmp_path / "planner.safetensors", ("--limit", 10, "--test", 0)
+    fit = ("policy", "fit", "planner", "--questions", "demo", "--workflows", "no-retrieval,plain", *ten)
+    assert here(*fit, index, "--out", file).returncode == 0
+    own = CorpusIndex.load(index).embedder.fingerprint
+    assert only_object(here("policy", "show", file, "--json"))["embedder"] == own
+    asked = (
+        "ask",
+        index,
+        QUESTION,
+        "--policy",
+        "planner",
+        "--set",
+        f"order.file={file}",
+        "--model",
+        "extract",
+    )
+    assert here(*asked, "--set", f"order.file={file}").returncode == 0
+    assert "give the index" in refused(here(*fit, "demo", "--embedder", "tfidf", "--out", file))[0]
 
 
 @pytest.mark.parametrize(("method", "mode"), [("regression", "once"), ("ppo", "again")])
