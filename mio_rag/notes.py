@@ -57,6 +57,13 @@ _BEFORE_NAMES = frozenset((
     "Monsieur", "Se\u00f1or", "Se\u00f1ora", "Sra",
 ))  # fmt: skip
 _ENDINGS = ("s", "es", "ed", "d", "er", "ers", "ing", "ly")  # of words whose stem may be usual
+#: Usual words that ask, and that texts say otherwise: "How often?" is answered by "each week".
+_ASKED_BY = frozenset((
+    "again", "allowed", "always", "called", "early", "ever", "far", "find", "get", "gets", "give",
+    "given", "happen", "happened", "happens", "late", "long", "made", "make", "mean", "means", "need",
+    "needed", "needs", "never", "often", "once", "please", "soon", "still", "take", "takes", "tell",
+    "twice", "use", "used", "want", "yet",
+))  # fmt: skip
 _MOST = 5  # names in a note
 _SURE = 0.8  # estimate below which usual words that no document has are named, too, unless it is below 1/2
 
@@ -142,10 +149,9 @@ def _not_named(selection: Selection, index: CorpusIndex, given: bool) -> Iterato
         unusual = [
             one for one in pieces if not any(map(common, (one, *(one.removesuffix(end) for end in _ENDINGS))))
         ]
-        unsure = (
-            selection.answerable is not None and 0.5 <= selection.answerable < _SURE
-        )  # nothing else is said
-        rare = [one for one in pieces if one in unusual or (unsure and not is_common(one))]
+        likely = selection.answerable
+        unsure = likely is not None and 0.5 <= likely < _SURE  # nothing else is said
+        rare = [one for one in pieces if one in unusual or (unsure and not _is_empty(one))]
     asked, versions = time_asked(question), [one for one in selection.notes if one.code == "older_version"]
     if asked and (asked.start == asked.end or any(", a newer version" in one for one in versions)):
         named = [name for name in named if not name.startswith(asked.start[:4])]  # it only bounds
@@ -173,6 +179,11 @@ def _not_named(selection: Selection, index: CorpusIndex, given: bool) -> Iterato
     for who, names in ((whole, absent), ("Nothing that was read", elsewhere)):
         if names:
             yield f"{who} has {' or '.join(repr(name) for name in names[:_MOST])}."
+
+
+def _is_empty(word: str) -> bool:
+    """Whether a usual word says nothing of what is asked for."""
+    return is_common(word) or word in _ASKED_BY or word.endswith("ly")
 
 
 def _has_kin(stem: str, words: Iterable[str]) -> bool:
