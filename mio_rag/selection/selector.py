@@ -49,8 +49,7 @@ Units = Literal["passages", "sentences", "auto"]
 Penalty = Amount | Literal["auto", "adaptive"]
 
 _ADAPTIVE = 0.1  # lambda_2 of a pool whose best passage is surely needed; measured there as well
-_DOCUMENTS = 0.03  # of documents, as a share of the best: what surely holds no evidence is not read
-_WHOLE = 0.02  # of their passages, where these are read as a whole
+_DOCUMENTS = 0.02  # of documents, as a share of the best: what surely holds no evidence is not read
 _DOUBTED = 0.1  # of documents that may not answer: less that is unlikely is read
 _BEST_ALONE = 0.7  # of documents that surely do not answer: units near the best are read alone
 _ELSEWHERE = 0.2  # and where the collection surely holds no answer
@@ -305,9 +304,8 @@ class Selector(Settings):
         if pool.source.kind == "documents":
             if surely_elsewhere(candidates, likely := pool.answerable):
                 return _BEST_ALONE
-            if self.units == "passages":
-                return _WHOLE
-            return _DOUBTED if likely is not None and likely < 0.5 and is_read(candidates) else _DOCUMENTS
+            doubted = likely is not None and likely < 0.5 and self.units != "passages" and is_read(candidates)
+            return _DOUBTED if doubted else _DOCUMENTS
         if budget_tokens is not None and self.units != "sentences":
             relevance = relevance[candidates.tokens <= budget_tokens]
         price = _ADAPTIVE * min(1.0, max(0.0, float(relevance.max(initial=0.0)))) ** 2
