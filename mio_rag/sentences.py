@@ -431,6 +431,23 @@ def asks_for_changes(question: str) -> bool:
     return _CHANGE.search(question) is not None
 
 
+_OLDER = pattern(
+    r"\b(?:the|an?|our|their) (?:old(?:er)?|former|previous|superseded|outdated)\b"
+    r"|\b(?:die|der|das|dem|den|des) (?:alte|bisherige|fr\u00fchere)[nrs]?\b|\bl['\u2019]ancien(?:ne)?\b",
+    re.IGNORECASE,
+)
+_BOTH = pattern(
+    r"\b(?:and|new(?:er|est)?|current|latest|both|compar\w*|chang\w*|differ\w*|than|vs|versus|und|neue\w*|et)\b",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(maxsize=256)
+def asks_for_older(question: str) -> bool:
+    """Whether a question is about an older version alone: "in the old contract"."""
+    return _OLDER.search(question) is not None and _BOTH.search(question) is None
+
+
 def may_compare(question: str) -> bool:
     """Whether a question may be about versions: it asks for changes, or names several years or versions."""
     return asks_for_changes(question) or len(marks_of(question)) > 1

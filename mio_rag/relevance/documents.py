@@ -46,7 +46,7 @@ from mio_rag.errors import InputError
 from mio_rag.patterns import pattern
 from mio_rag.pool import Pool
 from mio_rag.relevance.features import asked_words, logistic
-from mio_rag.sentences import bare_name, may_compare, versions_asked
+from mio_rag.sentences import asks_for_older, bare_name, may_compare, versions_asked
 
 FloatArray = NDArray[np.float64]
 #: Scores of passages beside those that every pool has.
@@ -198,6 +198,7 @@ def _with_versions(pool: Pool, z: FloatArray) -> FloatArray:
 
     That is `_CHANGED` for what another version does not say word for word, then `_COMPARED` for the best unit
     of all and what each other version says of it. What two versions say of the same is worth the better.
+    Where it asks for the old one alone, the newest loses `_COMPARED`.
     """
     units = pool.sentences
     if not may_compare(pool.question) or units is None:
@@ -207,6 +208,9 @@ def _with_versions(pool: Pool, z: FloatArray) -> FloatArray:
     if not 1 < len(asked) <= _FEW + 1:
         return z
     versions = {one: [k for k, name in enumerate(names) if name == one] for one in asked}
+    if asks_for_older(pool.question):
+        made[versions[max(asked, key=lambda name: (name[2], name[1]))]] -= _COMPARED
+        return made
     said = dict[int, tuple[str, tuple[frozenset[str], ...], frozenset[str]]]()
     for k in (k for rows in versions.values() for k in rows):
         i, (start, end) = int(units.owners[k]), units.spans[k].tolist()

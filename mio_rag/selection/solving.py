@@ -15,10 +15,11 @@ from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.pool import Candidates
 from mio_rag.relevance.documents import surely_elsewhere
+from mio_rag.retrieval.words import Words
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Note, Selection, WorstCase
-from mio_rag.sentences import are_versions, may_compare, versions_asked
+from mio_rag.sentences import are_versions, asks_for_older, may_compare, versions_asked
 from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
 from mio_rag.types import age_of, moment
@@ -174,7 +175,7 @@ def _replaced(choice: Choice) -> dict[str, list[str]]:
 def _not_compared(choice: Choice) -> list[str]:
     """Versions that the question compares with one that is read, and that are not read."""
     candidates = choice.formulation.candidates
-    if not may_compare(candidates.question):
+    if not may_compare(candidates.question) or asks_for_older(candidates.question):
         return []
     names, best = candidates.names, dict[tuple[str, str, str], float]()
     for name, worth in zip(names, candidates.relevance.tolist(), strict=True):
@@ -194,7 +195,8 @@ def _not_compared(choice: Choice) -> list[str]:
 
 
 def _as_likely(choice: Choice) -> list[str]:
-    """Rows of a table that are about as likely as one that is read, and did not fit."""
+    """Rows of a table that are about as likely as one that is read, have as much of the question, and did not
+    fit."""
     candidates, chosen = choice.formulation.candidates, set(choice.chosen)
     if candidates.lines is None or not candidates.sources or choice.formulation.passages is candidates:
         return []
@@ -206,6 +208,10 @@ def _as_likely(choice: Choice) -> list[str]:
     for (source, _), rows in tables.items():
         least = min((worth[k] for k in rows if k in chosen), default=np.inf)
         others = [k for k in rows if k not in chosen and worth[k] >= _TIED * least]
+        if others:
+            words, best = Words(), max((k for k in rows if k in chosen), key=worth.__getitem__)
+            said = {*words.asked(candidates.question)}.intersection(words(candidates.texts[best]))
+            others = [k for k in others if said.issubset(words(candidates.texts[k]))]
         if others and 2 * least >= worth.max() and min(candidates.tokens[others]) > room:
             made.append(
                 f"{plural(len(others), 'more row')} of a table in '{source}' may answer as well as what is "

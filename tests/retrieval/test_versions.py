@@ -408,6 +408,22 @@ def test_both_sides_of_a_change_are_read(
     assert "raise the budget" in note
 
 
+@pytest.mark.parametrize(
+    ("said", "rents"),
+    [("the old", "3"), ("the previous", "3"), ("the", "4"), ("both the old and the new", "34")],
+)
+def test_the_old_version_is_read_where_it_is_asked_for(said: str, rents: str, tmp_path: Path) -> None:
+    for day, count in (("2019-01-01", 3), ("2024-03-01", 4)):
+        text = _LAW.format(day, "No.", f"The deposit is {count} rents.", 3)
+        (tmp_path / f"rent-law-{day[:4]}.md").write_text(text)
+    found = Collection(tmp_path, embedder="tfidf").select(
+        f"What is the deposit in {said} rent law?", budget=90
+    )
+    assert f"The deposit is {rents[0]} rents." in found.context
+    assert f"The deposit is {rents[-1]} rents." in found.context
+    assert not [note for note in found.notes if note.code == "not_compared"]
+
+
 @pytest.mark.parametrize(("time", "expected"), [("before 2018", True), ("in 2017", True), ("in 2020", False)])
 def test_a_time_before_all_versions_is_noted(time: str, expected: bool, tmp_path: Path) -> None:
     for day in ("2019-01-01", "2024-03-01"):
