@@ -58,8 +58,9 @@ TOOL_FOLDERS = frozenset(
     (".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".ipynb_checkpoints")
 )
 _SAME, _OF_A_TOOL, _GUESSED = "the same as", "a folder of a tool, which is not read", "taken as"
+_EMPTY = "is empty"
 #: How reasons begin for what lacks no text.
-NOT_MISSED = (_SAME, _OF_A_TOOL, _GUESSED)
+NOT_MISSED = (_SAME, _OF_A_TOOL, _GUESSED, _EMPTY)
 _META = re.compile(
     rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w-]+)|<\?xml[^>]{0,99}encoding=["']([\w-]+)""", re.I
 )
@@ -111,7 +112,7 @@ def read_document(path: Path, max_bytes: int = MAX_BYTES) -> Document:
     except OSError as error:
         raise DataError(f"cannot be opened: {error.strerror or error}") from error
     if not data:
-        raise DataError("is empty")
+        raise DataError(_EMPTY)
     kind = path.suffix.lower()
     try:
         document = _document(kind, data, max_bytes)
