@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.documents.blocks import period_of
+from mio_rag.documents.dates import period_of
 from mio_rag.errors import InputError, choose
 from mio_rag.types import Passage, check_date, moment
 

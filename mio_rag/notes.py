@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mio_rag.documents.blocks import day_in, time_asked
+from mio_rag.documents.dates import day_in, time_asked
 from mio_rag.documents.east_asian import NO_SPACES
 from mio_rag.filters import Lacking
 from mio_rag.formulations.numbers import plural

@@ -17,12 +17,11 @@ from pathlib import Path
 from mio_rag.documents.blocks import (
     MAX_WORDS,
     Document,
-    day_in_name,
     heads,
-    period_of,
     short_title,
     stated_date,
 )
+from mio_rag.documents.dates import day_in_name, period_of
 from mio_rag.errors import DataError, InputError
 from mio_rag.sentences import is_series
 from mio_rag.types import Passage, is_text

@@ -13,7 +13,6 @@ from mio_rag.documents.blocks import (
     Document,
     Repeated,
     about,
-    day_in,
     infer_headings,
     is_heading,
     merged,
@@ -23,6 +22,7 @@ from mio_rag.documents.blocks import (
     stated_date,
     tidy,
 )
+from mio_rag.documents.dates import day_in
 from mio_rag.documents.east_asian import count_words
 from mio_rag.documents.formulas import closed
 from mio_rag.errors import DataError, require

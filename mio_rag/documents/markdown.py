@@ -11,12 +11,11 @@ from mio_rag.documents.blocks import (
     BOLD_LEVEL,
     LONGEST_TITLE,
     Document,
-    day_in,
-    period_of,
     plain,
     short_title,
     tidy,
 )
+from mio_rag.documents.dates import day_in, period_of
 from mio_rag.documents.east_asian import ITEM_MARKS, count_words
 from mio_rag.documents.html import add_html
 from mio_rag.documents.plain import add_lines

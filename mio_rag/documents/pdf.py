@@ -16,7 +16,6 @@ from mio_rag.documents.blocks import (
     ITEM,
     Document,
     about,
-    day_in,
     heads,
     infer_headings,
     is_number,
@@ -29,6 +28,7 @@ from mio_rag.documents.blocks import (
     unwrapped,
     words_of,
 )
+from mio_rag.documents.dates import day_in
 from mio_rag.documents.east_asian import heading_level, is_wide
 from mio_rag.documents.pdf_lines import PageLine, drop_repeated, page_lines
 from mio_rag.errors import DataError, require

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import numbered, overlap_at
-from mio_rag.documents.blocks import in_force, time_asked
+from mio_rag.documents.dates import in_force, time_asked
 from mio_rag.retrieval.hashed import HashedTexts, bytes_of, stirred, word_hash
 from mio_rag.retrieval.vectors import read_arrays, stored_array, unfit
 from mio_rag.retrieval.versions import is_replaced, older_versions, told_apart

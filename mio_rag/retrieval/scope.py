@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.documents.blocks import time_asked
+from mio_rag.documents.dates import time_asked
 from mio_rag.errors import IndexFormatError
 from mio_rag.retrieval.hashed import word_hash
 from mio_rag.retrieval.texts import units_of

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from mio_rag.documents.blocks import in_force, time_asked
+from mio_rag.documents.dates import in_force, time_asked
 from mio_rag.patterns import pattern
 from mio_rag.retrieval.words import Words
 from mio_rag.sentences import are_versions, asks_for_changes, bare_name, is_replaced_kind

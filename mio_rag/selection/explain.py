@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import documents
-from mio_rag.documents.blocks import in_force
+from mio_rag.documents.dates import in_force
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram

@@ -15,7 +15,6 @@ from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.pool import Candidates
 from mio_rag.relevance.documents import surely_elsewhere
-from mio_rag.retrieval.words import Words
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Note, Selection, WorstCase
@@ -35,7 +34,7 @@ class Run(Protocol):
 #: Below it the best passage of a pool is doubtful: of answerable questions of eight sets, 2 in 100 lie there.
 _UNLIKELY = 0.2
 #: Of the probability of a row that is read: another that has so much of it may answer as well.
-_TIED = 0.95
+_TIED = 0.98
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,8 +194,7 @@ def _not_compared(choice: Choice) -> list[str]:
 
 
 def _as_likely(choice: Choice) -> list[str]:
-    """Rows of a table that are about as likely as one that is read, have as much of the question, and did not
-    fit."""
+    """Rows of a table that are about as likely as the best that is read of it, and did not fit."""
     candidates, chosen = choice.formulation.candidates, set(choice.chosen)
     if candidates.lines is None or not candidates.sources or choice.formulation.passages is candidates:
         return []
@@ -206,13 +204,9 @@ def _as_likely(choice: Choice) -> list[str]:
             tables.setdefault((source, lines), []).append(k)
     made, room = [], choice.budget_tokens - choice.used
     for (source, _), rows in tables.items():
-        least = min((worth[k] for k in rows if k in chosen), default=np.inf)
-        others = [k for k in rows if k not in chosen and worth[k] >= _TIED * least]
-        if others:
-            words, best = Words(), max((k for k in rows if k in chosen), key=worth.__getitem__)
-            said = {*words.asked(candidates.question)}.intersection(words(candidates.texts[best]))
-            others = [k for k in others if said.issubset(words(candidates.texts[k]))]
-        if others and 2 * least >= worth.max() and min(candidates.tokens[others]) > room:
+        best = max((worth[k] for k in rows if k in chosen), default=np.inf)
+        others = [k for k in rows if k not in chosen and worth[k] >= _TIED * best]
+        if others and 2 * best >= worth.max() and min(candidates.tokens[others]) > room:
             made.append(
                 f"{plural(len(others), 'more row')} of a table in '{source}' may answer as well as what is "
                 "read of it, and did not fit: raise the budget"

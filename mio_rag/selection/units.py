@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import TokenCounter, by_itself, counted, documents, number_documents, text_tokens
-from mio_rag.documents.blocks import in_force
+from mio_rag.documents.dates import in_force
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.relevance.documents import DocumentModel, is_document_pool

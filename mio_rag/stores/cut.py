@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mio_rag.documents.blocks import Block, day_in_name, stated_date
+from mio_rag.documents.blocks import Block, stated_date
+from mio_rag.documents.dates import day_in_name
 from mio_rag.documents.excerpts import read_excerpt
 from mio_rag.stores.places import lay_out
 from mio_rag.types import Line, Passage, Unit

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.documents.blocks import day_in
+from mio_rag.documents.dates import day_in
 from mio_rag.errors import InputError, Notice, choose
 from mio_rag.filters import Condition, Filter
 from mio_rag.types import Passage, check_date
