@@ -15,7 +15,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def measure(given: argparse.Namespace) -> Measured:
         ratios = {key: found["this"][key] / found["base"][key] for key in _RATIOS}
         own = {"passages": n, **found, "ratios": ratios, "same_pool": statistics.fmean(same)}
         if given.peers:
-            own["peers"] = stored(given.work / f"peers-{n}.json", n, lambda n=n: _peers(n, table))
+            own["peers"] = stored(given.work / f"peers-{n}.json", n, partial(_peers, n, table))
         sizes.append(own)
         for key, (text, goal) in _RATIOS.items():
             values = [f"{found[side][key]:,.2f}" for side in ("base", "this")]
@@ -68,10 +69,7 @@ def _measured(work: Path, side: str, checkout: Path, n: int, table: Path) -> dic
     found: dict[str, Any] = {}
     for step in ("build", "search"):
         told = [step, str(work / f"{side}{n}"), str(n), str(table)]
-        found = (
-            stored(work / f"{side}-{n}-{step}.json", told[2], lambda told=told: _asked(checkout, told))
-            | found
-        )
+        found = stored(work / f"{side}-{n}-{step}.json", told[2], partial(_asked, checkout, told)) | found
     return found
 
 
@@ -88,7 +86,7 @@ def _make_table(folder: Path, corpus: Path | None) -> None:
     """Write sentences of real texts with their embeddings, and questions."""
     folder.mkdir(parents=True, exist_ok=True)
     place: dict[str, int] = {}
-    texts = []
+    texts = list[dict[str, Any]]()
     for title, text in _texts(corpus):
         own = [text[a:b].strip() for a, b in sentence_spans(text)]
         own = [one for one in own if 20 < len(one) < 400][:7]
@@ -123,7 +121,10 @@ def _peers(n: int, folder: Path) -> dict[str, dict[str, float]]:
     table = Table(folder)
     texts = [table.passage(k, False)["text"] for k in range(n)]
     found = {}
-    for name, build in (("this", LexicalIndex.build), ("tantivy", _tantivy), ("bm25s", _bm25s)):
+    ways: dict[str, Callable[[list[str]], Any]] = {
+        "this": LexicalIndex.build, "tantivy": _tantivy, "bm25s": _bm25s,
+    }  # fmt: skip
+    for name, build in ways.items():
         begun = time.process_time()
         made = build(texts)
         spent = time.process_time() - begun
