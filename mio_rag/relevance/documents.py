@@ -71,6 +71,13 @@ _FEW = 3  # documents; where a question names more, that says less of where to l
 _NAMED = 0.999  # scope from which a document is the one that the question names
 #: Fingerprints of embedders that read English only: their cosines say nothing of questions in other scripts.
 _ENGLISH = ("sentence-transformers:72362722b466552f",)  # minilm
+#: Words that ask for changes, and name none.
+_OF_CHANGES = frozenset((
+    "added", "amended", "between", "change", "changed", "changes", "clause", "clauses", "compare",
+    "compared", "comparison", "differ", "difference", "differences", "differs", "edition", "list", "new",
+    "old", "removed", "rules", "section", "sections", "since", "summarise", "summarize", "terms",
+    "update", "updated", "updates", "version", "versions", "year", "years",
+))  # fmt: skip
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
 _WORD = pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]+")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -233,10 +240,29 @@ def _with_versions(pool: Pool, z: FloatArray) -> FloatArray:
             made[k] += _CHANGED * any(j is None or said[j][0] != said[k][0] for j in pairs)
     first = max(said, key=made.__getitem__)
     top = made.max() + _COMPARED
+    if _asks_for_changes_alone(pool.question, asked):
+        others = {one: [j for other in versions if other != one for j in versions[other]] for one in versions}
+        for name, rows in versions.items():
+            changed = [k for k in rows if all(said[j][:2] != said[k][:2] for j in others[name])]
+            made[changed] = top
+        return made
     for rows in versions.values():
         found = nearest(first, rows)
         made[max(rows, key=z.__getitem__) if found is None else found] = top
     return made
+
+
+def _asks_for_changes_alone(question: str, names: Sequence[tuple[str, str, str]]) -> bool:
+    """Whether a question about versions names nothing else: "What changed in the contract?"."""
+    known = {
+        word for name in names for word in _WORD.findall(" ".join(name[:2]).casefold().replace("_", " "))
+    }
+    return all(
+        word.isdigit()
+        or word in _OF_CHANGES
+        or any(word.startswith(one) or one.startswith(word) for one in known)
+        for word in asked_words(question)
+    )
 
 
 def is_known(pool: Pool) -> bool:

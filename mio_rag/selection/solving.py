@@ -158,7 +158,7 @@ def _replaced(choice: Choice) -> dict[str, list[str]]:
             and moment(dates[j]) != moment(dates[i])
             and are_versions(*names[i][:2], *names[j][:2])
         ):
-            if sources[j] in read:
+            if sources[j] in read and sources[i] not in read:
                 gone["older_version"][
                     f"'{sources[i]}', {age_of(dates[i], dates[j])} version of '{sources[j]}'"
                 ] = None
@@ -196,6 +196,9 @@ def _not_compared(choice: Choice) -> list[str]:
 def _as_likely(choice: Choice) -> list[str]:
     """Rows of a table that are about as likely as the best that is read of it, and did not fit."""
     candidates, chosen = choice.formulation.candidates, set(choice.chosen)
+    likely = choice.formulation.pool.answerable
+    if likely is not None and likely < 0.5:
+        return []
     if candidates.lines is None or not candidates.sources or choice.formulation.passages is candidates:
         return []
     tables, worth = dict[tuple[str, object], list[int]](), candidates.relevance

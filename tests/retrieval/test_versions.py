@@ -455,3 +455,23 @@ def test_of_several_versions_those_asked_of_are_read(
         **dict.fromkeys(left, False),
     }
     assert not [note for note in found.notes if note.code == "not_compared"]
+
+
+def test_all_that_changed_is_read_where_a_question_asks_for_nothing_else(tmp_path: Path) -> None:
+    clauses = {
+        "2023": ("2.1 The fee is 310 euro.", "3.1 The insurance is 2 million euro.", "4.1 It ends in March."),
+        "2026": ("2.1 The fee is 345 euro.", "3.1 The insurance is 3 million euro.", "4.1 It ends in March."),
+    }
+    for year, (*lines, last) in clauses.items():
+        new = "4.2 Boats left behind are lifted ashore.\n\n" if year == "2026" else ""
+        text = f"# Berth agreement\n\nVersion {year}, in force from 1 April {year}.\n\n" + "\n\n".join(lines)
+        (tmp_path / f"berth-agreement-{year}.md").write_text(f"{text}\n\n{last}\n\n{new}")
+    docs = Collection(tmp_path, embedder="minilm")
+    for question in (
+        "What changed between the 2023 and the 2026 berth agreement?",
+        "What is new in the agreement?",
+    ):
+        found = docs.select(question, budget=160)
+        for changed in ("310", "345", "2 million", "3 million", "lifted ashore"):
+            assert changed in found.context, question
+        assert not [note for note in found.notes if note.code == "older_version"]
