@@ -64,6 +64,8 @@ _ASKED_BY = frozenset((
     "needed", "needs", "never", "often", "once", "please", "soon", "still", "take", "takes", "tell",
     "twice", "use", "used", "want", "yet",
 ))  # fmt: skip
+#: Pictures beside documents: they seldom hold an answer, and are named where files are read.
+_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", ".ico", ".bmp")
 _MOST = 5  # names in a note
 _SURE = 0.8  # estimate below which usual words that no document has are named, too, unless it is below 1/2
 
@@ -91,7 +93,8 @@ def noted(
             kept = tuple(one for one in selection.notes if one.code != "answerable")
             selection = replace(selection, answerable=0.5, notes=kept)
         found += [Note("not_named", text) for text in _not_named(selection, index, given)]
-        if (files := len({one.source for one in index.unread})) and _doubted(selection):
+        unread = {one.source for one in index.unread if not one.source.lower().endswith(_PICTURES)}
+        if (files := len(unread)) and _doubted(selection):
             text = (
                 f"{plural(files, 'file')} could not be read in full, and may hold the answer: "
                 "mio-rag index PATH --check lists them"
