@@ -64,8 +64,8 @@ _ASKED_BY = frozenset((
     "needed", "needs", "never", "often", "once", "please", "soon", "still", "take", "takes", "tell",
     "twice", "use", "used", "want", "yet",
 ))  # fmt: skip
-#: Pictures beside documents: they seldom hold an answer, and are named where files are read.
-_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", ".ico", ".bmp")
+#: Drawings beside documents: unlike photographs of text they seldom hold an answer.
+_PICTURES = (".png", ".gif", ".svg", ".webp", ".ico", ".bmp")
 _MOST = 5  # names in a note
 _SURE = 0.8  # estimate below which usual words that no document has are named, too, unless it is below 1/2
 
