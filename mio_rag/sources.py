@@ -345,14 +345,15 @@ def _compared(files: dict[str, Path], known: dict[str, list[Any]]) -> tuple[dict
     for name, path in files.items():
         with suppress(OSError):  # what cannot be opened is reported where it is read
             stat = path.stat()
-            size, mtime, digest = known.get(name, [None, None, None])
-            if (size, mtime) != (stat.st_size, stat.st_mtime_ns):
+            written = max(stat.st_mtime_ns, stat.st_ctime_ns)  # tools may set the first one back
+            size, time_before, digest = known.get(name, [None, None, None])
+            if (size, time_before) != (stat.st_size, written):
                 before, digest = digest, sha256_of(path)
                 if before is not None and digest != before:
                     changed.append(name)
             # A file written just now may be written again within the same tick: hash it the next time, too.
-            young = time.time_ns() - stat.st_mtime_ns < _YOUNG
-            now[name] = [stat.st_size, None if young else stat.st_mtime_ns, digest]
+            young = time.time_ns() - written < _YOUNG
+            now[name] = [stat.st_size, None if young else written, digest]
     added, removed = (tuple(n for n in one if n not in other) for one, other in ((now, known), (known, now)))
     return now, Changes(added, tuple(changed), removed)
 
