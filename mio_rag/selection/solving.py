@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from textwrap import shorten
 from typing import Protocol
 
 import numpy as np
@@ -194,18 +195,25 @@ def _not_compared(choice: Choice) -> list[str]:
 
 
 def _as_likely(choice: Choice) -> list[str]:
-    """Rows of a table that are about as likely as the best that is read of it, and did not fit."""
+    """The most likely text, and rows of a table about as likely as the best read of it, that did not fit."""
     candidates, chosen = choice.formulation.candidates, set(choice.chosen)
     likely = choice.formulation.pool.answerable
     if likely is not None and likely < 0.5:
         return []
     if candidates.lines is None or not candidates.sources or choice.formulation.passages is candidates:
         return []
-    tables, worth = dict[tuple[str, object], list[int]](), candidates.relevance
+    made, tables, worth = list[str](), dict[tuple[str, object], list[int]](), candidates.relevance
+    likeliest, program = int(worth.argmax()), choice.found.program
+    best = max((worth[k] for k in chosen), default=np.inf)
+    if best < _TIED * worth[likeliest] and program.cost(np.arange(program.n) == likeliest) <= choice.allowed:
+        text = shorten(candidates.texts[likeliest], 60, placeholder=" ...")
+        made.append(
+            f"the most likely text is not read, since longer ones fill the budget: '{text}'; raise it"
+        )
     for k, (source, lines) in enumerate(zip(candidates.sources, candidates.lines, strict=True)):
         if lines and " | " in candidates.texts[k]:
             tables.setdefault((source, lines), []).append(k)
-    made, room = [], choice.budget_tokens - choice.used
+    room = choice.budget_tokens - choice.used
     for (source, _), rows in tables.items():
         best = max((worth[k] for k in rows if k in chosen), default=np.inf)
         others = [k for k in rows if k not in chosen and worth[k] >= _TIED * best]

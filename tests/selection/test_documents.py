@@ -283,3 +283,19 @@ def test_settings_about_passages_read_them_whole_and_say_so() -> None:
     assert any("leave out max_per_source, which keeps passages whole" in note for note in tight.notes)
     plain = Selector(units="passages").select(pool, 40, COUNTER)
     assert not any("is about these" in note for note in plain.notes)
+
+
+def test_the_most_likely_text_that_longer_ones_leave_no_room_for_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "operations.md").write_text(
+        "# Operations handbook\n\nRailway, operations department.\n\n## Rest times\n\n"
+        "| Duty | Minimum rest (h) | Longest shift (h) | Breaks (min) |\n|---|---|---|---|\n"
+        "| Driver | 11 | 9 | 45 |\n| Conductor | 10 | 10 | 30 |\n| Shunter | 12 | 8 | 45 |\n\n"
+        "Rest times of all duties must be kept, and exceptions are granted by the duty manager only, once "
+        "per crew member and week.\n"
+    )
+    docs = Collection(tmp_path, embedder="minilm")
+    small, large = (docs.select("How long must a shunter rest?", budget=budget) for budget in (40, 100))
+    assert "Shunter | 12" not in small.context
+    assert any("the most likely text is not read" in note and "Shunter | 12" in note for note in small.notes)
+    assert "Shunter | 12" in large.context
+    assert not any("most likely text" in note for note in large.notes)
