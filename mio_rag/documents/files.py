@@ -42,6 +42,7 @@ _TEXTS = {
     ".log": "plain.read_log",
     **dict.fromkeys((".md", ".markdown", ".mdx"), "markdown.read_markdown"),
     **dict.fromkeys((".csv", ".tsv"), "plain.read_csv"),
+    **dict.fromkeys((".jsonl", ".ndjson"), "plain.read_jsonl"),
     **dict.fromkeys(_CODE, "plain.read_code"),
 }
 _PACKED = {
@@ -49,6 +50,7 @@ _PACKED = {
     **dict.fromkeys((".xlsx", ".xlsm"), "office.read_xlsx"),
     **dict.fromkeys((".pptx", ".pptm"), "office.read_pptx"),
 }
+_OF_A_SET = ("questions.jsonl", "corpus.jsonl")  # asked and read by `evaluate`: no documents
 #: Endings of the files that are read.
 KINDS = (".pdf", ".html", ".htm", ".xhtml", *_PACKED, *_TEXTS)
 _OLE = b"\xd0\xcf\x11\xe0"  # what Word wraps an encrypted document in, and what .doc files are
@@ -407,6 +409,8 @@ class _Tree:
             self._leave_out(path, "its name is not valid UTF-8: rename it")
         elif not stat.S_ISREG(mode):
             self._leave_out(path, "is not a file (a pipe, a socket or a device)")
+        elif path.name in _OF_A_SET:
+            self._leave_out(path, "holds the questions or passages of a question set")
         elif suffix not in KINDS:
             self._leave_out(path, f"{suffix} files are not read" if suffix else "its name has no ending")
         elif self._first(path):

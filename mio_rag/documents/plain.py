@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -242,6 +243,41 @@ def read_csv(text: str) -> Document:
         document.add("paragraph", tidy(rows.pop(0)[0]))  # what stands above the table
     document.add_table(rows, usual=True)
     return document
+
+
+def read_jsonl(text: str) -> Document:
+    """One JSON object a line: rows of a table; a long "text" is a paragraph under its title."""
+    document, records = Document(), list[dict[str, object]]()
+    for number, line in enumerate(plain(text).splitlines(), 1):
+        try:
+            record = json.loads(line) if line.strip() else {}
+        except (ValueError, RecursionError):
+            document.left_out.append((f"line {number}", "is not JSON"))
+            continue
+        record = record if isinstance(record, dict) else {"value": record}
+        if isinstance(body := record.get("text"), str) and count_words(body) > _RECORD:
+            _add_records(document, records)
+            records = []
+            document.add("heading", str(record.get("title") or ""), 1)
+            document.add("paragraph", body)
+        elif record:
+            records.append(record)
+    _add_records(document, records)
+    return document
+
+
+def _add_records(document: Document, records: Sequence[Mapping[str, object]]) -> None:
+    header = list(dict.fromkeys(key for record in records for key in record))
+    rows = [[_cell(record.get(key)) for key in header] for record in records]
+    document.add_table([header, *rows] if rows else [], 1)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_cell, value))
+    if value is None or isinstance(value, str):
+        return tidy(value or "")
+    return json.dumps(value, ensure_ascii=False)
 
 
 def read_code(text: str) -> Document:

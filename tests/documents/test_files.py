@@ -375,3 +375,13 @@ def test_a_cut_pdf_never_breaks_the_reader(tmp_path: Path, cut: int) -> None:
         said = str(error)
     assert texts <= {"The Tiber flows through Rome.", "It is long."}
     assert texts or "cut.pdf" in said or "holds no text" in said
+
+
+def test_records_are_read_and_the_questions_of_a_set_are_not(tmp_path: Path) -> None:
+    (tmp_path / "questions.jsonl").write_text('{"question": "How heavy is Rex?"}\n')
+    (tmp_path / "animals.jsonl").write_text('{"name": "Rex", "kg": 12.5}\n{"name": "Mia"}\nRex\n')
+    read = load_folder(tmp_path)
+    (passage,) = read.passages
+    assert [line.text for line in passage.lines] == ["name | kg"]
+    assert passage.text.split("\n") == ["Rex | 12.5", "Mia | "]
+    assert [one.path for one in read.left_out] == ["animals.jsonl, line 3", "questions.jsonl"]

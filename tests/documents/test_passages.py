@@ -16,7 +16,7 @@ from mio_rag.documents.excerpts import read_excerpt
 from mio_rag.documents.files import KINDS, read_file, read_folder
 from mio_rag.documents.markdown import read_markdown
 from mio_rag.documents.passages import document_text, passages_of
-from mio_rag.documents.plain import read_code, read_csv, read_text
+from mio_rag.documents.plain import read_code, read_csv, read_jsonl, read_text
 from tests.documents.made import docx, paragraph, pdf
 
 WORDS = st.sampled_from(
@@ -68,7 +68,7 @@ def check(document: Document, max_words: int) -> None:
     assert not "".join(c for c, seen in zip(text, covered, strict=True) if not seen).split()
 
 
-@pytest.mark.parametrize("reader", [read_text, read_markdown, read_code, read_csv])
+@pytest.mark.parametrize("reader", [read_text, read_markdown, read_code, read_csv, read_jsonl])
 @given(TEXTS, st.sampled_from([1, 7, 30, 100]))
 @settings(max_examples=120, deadline=None)
 def test_passages_and_lines_are_spans_and_nothing_but_what_heads_others_lies_outside_units(

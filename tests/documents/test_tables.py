@@ -2,6 +2,7 @@
 
 import datetime
 import io
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def csv(rows: list[list[str]]) -> str:
         ("fares.html", html_table(ROWS)),
         ("fares.csv", csv(ROWS)),
         ("fares.tsv", csv(ROWS).replace(",", "\t")),
+        ("fares.jsonl", "\n".join(json.dumps(dict(zip(ROWS[0], row, strict=True))) for row in ROWS[1:])),
         ("fares.xlsx", xlsx(ROWS)),
         ("fares.docx", docx(word_table(["".join(map(cell, row)) for row in ROWS]))),
     ],
