@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from mio_rag.defaults import __version__ as __version__
 
 #: The ten names of the front door; further ones are those of their packages.
 _DOOR = {

@@ -23,9 +23,9 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mio_rag import __version__
 from mio_rag.collection import Collection
 from mio_rag.context import RegexCounter, lines_between
+from mio_rag.defaults import __version__
 from mio_rag.errors import InputError, MioRagError, MissingExtraError, choose, require
 from mio_rag.filters import Filter
 from mio_rag.generation.prompts import disarmed

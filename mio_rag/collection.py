@@ -26,21 +26,21 @@ from mio_rag.adapters.plain import (
     pool_of,
     unit_vectors,
 )
-from mio_rag.ask import answer_from
 from mio_rag.context import RegexCounter, TokenCounter
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError
 from mio_rag.filters import Filter, Lacking, Unread
 from mio_rag.generation import Generator, as_generator, make_generator, reader_spec
 from mio_rag.generation.base import Streamed
-from mio_rag.notes import noted
 from mio_rag.policy import PRESETS, Policy
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.embedders import Embedder, TfidfEmbedder, as_embedder, make_embedder
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.notes import noted
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector, check_ids
+from mio_rag.session.ask import answer_from
 from mio_rag.sources import Building, Changes, Opened, kind_of, open_source
 from mio_rag.types import Answer, Passage, Question
 

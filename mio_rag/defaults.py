@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+__version__ = "0.1.0"
+
 
 @dataclass(frozen=True)
 class Defaults:

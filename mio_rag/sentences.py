@@ -12,16 +12,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.patterns import pattern
 
 if TYPE_CHECKING:
     from mio_rag.types import Line
+
+
+class _Pattern:
+    """A regular expression that is compiled when it is first used: a command uses few of them."""
+
+    def __init__(self, *given: Any) -> None:
+        self._given = given
+
+    def __getattr__(self, name: str) -> Any:
+        compiled = self.__dict__.get("_compiled") or self.__dict__.setdefault(
+            "_compiled", re.compile(*self._given)
+        )
+        self.__dict__[name] = getattr(compiled, name)
+        return self.__dict__[name]
+
+
+def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    """Return what has the methods of `re.compile(text, flags)`, compiled when one is first used."""
+    return cast("re.Pattern[str]", _Pattern(text, flags))
+
 
 _ABBREVIATION = pattern(
     r"\b(?:[A-ZÀ-ÖØ-Þ\u0100-\u017fΑ-ΩА-Я]|Mr|Mrs|Ms|Mme|Dr|Prof|Rev|Hon|Gov|Sen|Gen|Col|Maj|Capt|Lt|Sgt|St|Mt|Ft|Jr|Sr|Ph|Inc|Ltd|Co|Bros|"

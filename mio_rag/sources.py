@@ -471,7 +471,7 @@ def _indexed(
     }
     index.save(folder, overwrite=True, record={_RECORD: json.dumps(told)})
     seconds = time.perf_counter() - start
-    from mio_rag.notes import mixed  # here: what is indexed already needs no selection to be opened
+    from mio_rag.retrieval.notes import mixed  # here: what is indexed already needs no selection to be opened
 
     notes = mixed(index) if old is None or set(old.languages) != set(index.languages) else ()
     return Opened(text, kind, folder, files, changes, dataset.left_out, True, seconds, notes, index)

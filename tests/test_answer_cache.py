@@ -61,7 +61,7 @@ def test_another_setting_model_index_or_version_finds_nothing(
     cache.put("q", SCOPE, {"answer": "a"})
     assert cache.get("q", digest_of({"budget": 255, "model": "m"})) is None
     assert cache.get("q", digest_of({"budget": 256, "model": "n"})) is None
-    monkeypatch.setattr("mio_rag.__version__", "0.0.0")
+    monkeypatch.setattr("mio_rag.defaults.__version__", "0.0.0")
     assert cache.get("q", digest_of({"budget": 256, "model": "m"})) is None
     assert len(cache) == 1
     assert opened(tmp_path).get("q", SCOPE) is not None  # it is kept

@@ -197,8 +197,8 @@ def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def test_every_door_has_the_same_defaults() -> None:
-    from mio_rag.ask import ask
     from mio_rag.assistants import FindContext
+    from mio_rag.session.ask import ask
 
     assert defaults_of(select)["budget"] == DEFAULTS.budget
     assert defaults_of(select)["policy"] == DEFAULTS.policy

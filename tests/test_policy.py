@@ -10,8 +10,8 @@ import pytest
 from mio_rag.errors import InputError
 from mio_rag.learning.bandit_log import EventLog
 from mio_rag.policy import PRESETS, Policy, policy_of, preset_text
-from mio_rag.policy_files import allocating, resolve
-from mio_rag.policy_tables import DollarPrice, Model, Total
+from mio_rag.policy.files import allocating, resolve
+from mio_rag.policy.tables import DollarPrice, Model, Total
 from mio_rag.selection.selector import Selector
 from mio_rag.session.tiers import Tier
 from mio_rag.solvers import SolveOptions

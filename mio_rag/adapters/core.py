@@ -31,9 +31,9 @@ from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.filters import Filter
 from mio_rag.formulations.numbers import plural
-from mio_rag.notes import noted
 from mio_rag.relevance.documents import is_document_pool
 from mio_rag.relevance.model import RelevanceModel
+from mio_rag.retrieval.notes import noted
 from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.stores.cut import are_pieces

@@ -23,8 +23,8 @@ from mio_rag.generation.replies import RememberingGenerator, ReplyFile
 from mio_rag.policies.compose import compose, pacer_of, specs_of
 from mio_rag.policies.setup import Setup
 from mio_rag.policy import Policy
-from mio_rag.policy_files import Resolved
-from mio_rag.policy_tables import READER
+from mio_rag.policy.files import Resolved
+from mio_rag.policy.tables import READER
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.budget import Models

@@ -24,8 +24,8 @@ from mio_rag.corpora.published import json_lines
 from mio_rag.errors import DataError, InputError, StateError, collect
 from mio_rag.generation import Generator
 from mio_rag.policy import PRESETS, Policy
-from mio_rag.policy_files import Resolved, resolve
-from mio_rag.policy_tables import READER, FixedPrice, Total
+from mio_rag.policy.files import Resolved, resolve
+from mio_rag.policy.tables import READER, FixedPrice, Total
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.settings import Settings
 from mio_rag.storage import locked, replaced, write_atomically

@@ -187,7 +187,7 @@ def identity(
         read again.
     progress: called with the bytes of each file.
     """
-    from mio_rag import __version__
+    from mio_rag.defaults import __version__
 
     before = {part["name"]: part for part in (known or {}).get("input", [])}
     described = []

@@ -132,7 +132,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from mio_rag import __version__
+        from mio_rag.defaults import __version__
 
         typer.echo(f"mio-rag {__version__}")
         raise typer.Exit

@@ -47,8 +47,8 @@ def select(
       mio-rag select handbook "Who is on call?" | llm "Answer briefly"
     """
     from mio_rag.generation import check_generator, reader_spec
-    from mio_rag.notes import noted
     from mio_rag.retrieval import Retriever
+    from mio_rag.retrieval.notes import noted
 
     if form == "json" and not call.json:
         call = o.Call({**vars(call), "json": True})
@@ -168,10 +168,10 @@ def ask(
       mio-rag ask handbook "..." --model gguf:model.gguf
     """
     from mio_rag.generation import check_generator, reader_spec
-    from mio_rag.notes import noted
     from mio_rag.policies.make import has_tiers
     from mio_rag.refusal.model import Refusal
     from mio_rag.retrieval import Retriever
+    from mio_rag.retrieval.notes import noted
     from mio_rag.session.trace import append_traces
     from mio_rag.types import Question
 
@@ -253,8 +253,8 @@ def _answered(
     call: o.Call, chosen: Chosen, reader: Generator, retriever: Retriever, rate: Rate | None, refusing: Any
 ) -> tuple[dict[str, Any], Selection]:
     """Answer by one search, one program and one call of the model; as plain data."""
-    from mio_rag.ask import answer_from
-    from mio_rag.notes import noted
+    from mio_rag.retrieval.notes import noted
+    from mio_rag.session.ask import answer_from
 
     limits = chosen.policy.limits
     selection, answer = answer_from(

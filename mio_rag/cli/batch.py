@@ -16,7 +16,7 @@ from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.generation import check_generator, reader_spec
-from mio_rag.policy_files import Allocating, allocating, resolve
+from mio_rag.policy.files import Allocating, allocating, resolve
 from mio_rag.sources import kind_of
 
 batch_app = o.group("Many questions: select, answer, or share a total. Run the same command again to resume.")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError, choose, collect, refuse
 from mio_rag.policy import PRESETS, Policy, presets_like
-from mio_rag.policy_keys import Key, applied, changes_of, load_policy, split_name, usual_options
-from mio_rag.policy_keys import keys as keys_of
-from mio_rag.policy_tables import READER, FixedPrice
+from mio_rag.policy.keys import Key, applied, changes_of, load_policy, split_name, usual_options
+from mio_rag.policy.keys import keys as keys_of
+from mio_rag.policy.tables import READER, FixedPrice
 from mio_rag.settings import Settings
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Chosen:
 
     def check(self) -> Chosen:
         """Check it with the files that it names; no model is loaded."""
-        from mio_rag.policy_files import resolve
+        from mio_rag.policy.files import resolve
 
         if self.controller is not None:
             from mio_rag.policies.make import check_controllers
@@ -249,7 +249,7 @@ def _as_typed(problem: str, given: Iterable[str]) -> str:
 
 def kinds_of(names: Sequence[str]) -> dict[str, Any]:
     """Return what policies hold, by hash: a run that is resumed with other contents must not go on."""
-    from mio_rag.policy_files import resolve
+    from mio_rag.policy.files import resolve
 
     own = [name.removeprefix("policy:") for name in names if name.startswith("policy:")]
     found = collect(*((lambda name=name: resolve(load_policy(name)).sha256) for name in own))

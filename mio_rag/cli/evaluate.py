@@ -37,7 +37,7 @@ from mio_rag.measures.instruments import TokenVectors
 from mio_rag.measures.judges import YesNoJudge, check_judge, make_judge
 from mio_rag.methods import known_methods
 from mio_rag.policies.make import check_controllers, find_kind, kind_names
-from mio_rag.policy_keys import parts_of, policy_names
+from mio_rag.policy.keys import parts_of, policy_names
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.embedders import check_embedder
 from mio_rag.retrieval.index import CorpusIndex, is_index

@@ -31,7 +31,7 @@ from mio_rag.learning.strategist import rate
 from mio_rag.policies.describe import described, policy_json, price_in_words
 from mio_rag.policies.make import kind_names
 from mio_rag.policy import PRESETS, Policy, preset_text
-from mio_rag.policy_files import Resolved, resolve
+from mio_rag.policy.files import Resolved, resolve
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.session.trace import Trace, read_traces
 from mio_rag.session.workflow import NAMED, find_workflow, workflow_problems, workflow_text

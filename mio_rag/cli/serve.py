@@ -144,7 +144,7 @@ def _readers(chosen: Chosen, spec: str) -> dict[str, Any]:
     """Return the reader of --model and the models of the policy, with their prices."""
     from mio_rag.allocation.money import Rate
     from mio_rag.generation import model_name
-    from mio_rag.policy_tables import READER
+    from mio_rag.policy.tables import READER
 
     name, models, worth = model_name(spec), chosen.policy.models, chosen.policy.price.worth
     readers = {name: spec, **{key: str(one.spec) for key, one in models.items() if key != READER}}

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from mio_rag.documents import east_asian
 from mio_rag.documents.dates import OTHER_DATE, STATED, day_in
 from mio_rag.documents.east_asian import count_words, without_line_ends
-from mio_rag.patterns import pattern
+from mio_rag.sentences import pattern
 from mio_rag.types import clean
 
 #: Levels of headings that are none by their format: bold lines, lines in title case.

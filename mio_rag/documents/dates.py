@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from mio_rag.documents import east_asian
 from mio_rag.documents.east_asian import narrow_digits
-from mio_rag.patterns import pattern
-from mio_rag.sentences import asks_for_changes, is_replaced_kind, is_series
+from mio_rag.sentences import asks_for_changes, is_replaced_kind, is_series, pattern
 from mio_rag.types import check_date, moment
 
 _MONTHS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mio_rag.patterns import pattern
+from mio_rag.sentences import pattern
 
 #: Characters of scripts that put no blanks between words.
 NO_SPACES = (

@@ -9,8 +9,7 @@ from math import ceil
 
 from mio_rag.documents.blocks import LEADS, MAX_WORDS, Block, Document, heads, is_generic, is_numbered, tidy
 from mio_rag.documents.east_asian import NO_SPACES, PER_WORD, count_words
-from mio_rag.patterns import pattern
-from mio_rag.sentences import leans, sentence_spans
+from mio_rag.sentences import leans, pattern, sentence_spans
 from mio_rag.types import Line, Passage, Unit
 
 _SMALL = 3  # a section of less than this part of a passage may join the next

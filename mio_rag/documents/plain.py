@@ -29,7 +29,7 @@ from mio_rag.documents.blocks import (
     words_of,
 )
 from mio_rag.documents.east_asian import count_words
-from mio_rag.patterns import pattern
+from mio_rag.sentences import pattern
 
 _WIKI = re.compile(r"\s*((?:=\s?)+)\s*([^=\n]+?)\s*((?:\s?=)+)\s*")
 _UNDERLINE = re.compile(r"\s*(={3,}|-{3,}|~{3,}|\^{3,})\s*")

@@ -44,7 +44,7 @@ from mio_rag.measures import failed_measures
 from mio_rag.methods import FITTING, Method, make_methods
 from mio_rag.policies.make import find_kind, make_controller
 from mio_rag.policies.setup import Controller, Setup
-from mio_rag.policy_keys import changed, load_policy, split_name
+from mio_rag.policy.keys import changed, load_policy, split_name
 from mio_rag.pool import Pool
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector

@@ -23,7 +23,7 @@ from mio_rag.generation import Generator, make_generator
 from mio_rag.measures import Measure, find_measure, register, unregister
 from mio_rag.policies.make import find_kind
 from mio_rag.policy import Policy
-from mio_rag.policy_keys import load_policy, policy_names
+from mio_rag.policy.keys import load_policy, policy_names
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers.result import SolveOptions

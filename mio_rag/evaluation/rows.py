@@ -30,7 +30,7 @@ from mio_rag.measures import (
     selection_measures,
 )
 from mio_rag.methods import FITTING
-from mio_rag.policy_keys import load_policy, split_name
+from mio_rag.policy.keys import load_policy, split_name
 from mio_rag.pool import Candidates
 from mio_rag.refusal.fitting import Scores, squad_scores
 from mio_rag.refusal.model import Refusal

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mio_rag import __version__
+from mio_rag.defaults import __version__
 from mio_rag.errors import DataError, InputError, SolverError, require
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.measures import evidence_found

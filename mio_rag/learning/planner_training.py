@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag import __version__
+from mio_rag.defaults import __version__
 from mio_rag.errors import InputError
 from mio_rag.learning.outcomes import Outcomes, gain_over_mixtures, read_collected
 from mio_rag.learning.planner import (

@@ -19,7 +19,7 @@ import scipy  # loads scipy.special, an eighth of a second, where it is first us
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
-from mio_rag import __version__
+from mio_rag.defaults import __version__
 from mio_rag.errors import DataError, InputError, choose, require
 from mio_rag.learning.outcomes import Outcomes, gain_over_mixtures, read_outcomes
 from mio_rag.learning.router_model import SEARCH, TOKEN_PRICE, Correction, Router, Seen, row_of

@@ -19,9 +19,9 @@ from mio_rag.learning.rules import make_policy
 from mio_rag.learning.strategist import Chooser, Fixed, Strategist, StrategyLearner
 from mio_rag.policies.setup import ControlSettings, Kind, Setup
 from mio_rag.policy import Policy
-from mio_rag.policy_files import Resolved, alpha_of, resolve
-from mio_rag.policy_keys import load_policy
-from mio_rag.policy_tables import READER
+from mio_rag.policy.files import Resolved, alpha_of, resolve
+from mio_rag.policy.keys import load_policy
+from mio_rag.policy.tables import READER
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.budget import Models
 from mio_rag.session.loop import Account, Session

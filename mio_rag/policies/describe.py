@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mio_rag.policy import Policy
-from mio_rag.policy_files import Resolved
+from mio_rag.policy.files import Resolved
 from mio_rag.session.trace import share
 from mio_rag.session.workflow import searches_within
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.ask import ask
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError, MioRagError, require
 from mio_rag.generation import Generator
@@ -21,6 +20,7 @@ from mio_rag.measures import exact_match, token_f1
 from mio_rag.refusal.model import SIGNS, Refusal, signs_of
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
+from mio_rag.session.ask import ask
 from mio_rag.types import Question
 
 Floats = NDArray[np.float64]

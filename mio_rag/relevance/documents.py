@@ -43,10 +43,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.patterns import pattern
 from mio_rag.pool import Pool
 from mio_rag.relevance.features import asked_words, logistic
-from mio_rag.sentences import asks_for_older, bare_name, may_compare, versions_asked
+from mio_rag.sentences import asks_for_older, bare_name, may_compare, pattern, versions_asked
 
 FloatArray = NDArray[np.float64]
 #: Scores of passages beside those that every pool has.

@@ -47,9 +47,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError
-from mio_rag.patterns import pattern
 from mio_rag.pool import Candidates
 from mio_rag.relevance.features import asked_names, asked_words, logistic, logit, spread
+from mio_rag.sentences import pattern
 from mio_rag.types import Question
 
 # -- sentences -------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mio_rag.documents.east_asian import plain_numbers
-from mio_rag.patterns import pattern
 from mio_rag.retrieval.texts import units_of
+from mio_rag.sentences import pattern
 from mio_rag.types import Passage
 
 #: Kinds of parts, and what they are called. A part that is only numbered may be of any kind.

@@ -17,9 +17,8 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from mio_rag.documents.dates import in_force, time_asked
-from mio_rag.patterns import pattern
 from mio_rag.retrieval.words import Words
-from mio_rag.sentences import are_versions, asks_for_changes, bare_name, is_replaced_kind
+from mio_rag.sentences import are_versions, asks_for_changes, bare_name, is_replaced_kind, pattern
 from mio_rag.types import Passage, moment
 
 #: So much of the words of a passage must stand under the same headings of a newer document that replaces it.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.errors import InputError
-from mio_rag.patterns import pattern
+from mio_rag.sentences import pattern
 
 #: Frequent words of each language that say nothing by themselves, and by which it is known.
 STOP_WORDS: dict[str, frozenset[str]] = {

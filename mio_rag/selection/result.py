@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 class Note(str):
-    """A sentence for people, with a code for programs."""
+    """A sentence for people, with a code for programs, and the documents that it is about."""
 
-    __slots__ = ("code",)
     code: str
+    sources: tuple[str, ...]
 
-    def __new__(cls, code: str, text: str) -> Note:
+    def __new__(cls, code: str, text: str, sources: Iterable[str] = ()) -> Note:
         """Make a note."""
         made = super().__new__(cls, text)
-        made.code = code
+        made.code, made.sources = code, tuple(sources)
         return made
 
 

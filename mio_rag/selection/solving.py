@@ -140,7 +140,7 @@ def _why_units(choice: Choice) -> list[str]:
     ]
 
 
-def _replaced(choice: Choice) -> dict[str, list[str]]:
+def _replaced(choice: Choice) -> dict[str, list[Note]]:
     """By code of the note, which documents and passages have no sentence among the candidates, since another
     that is read has."""
     if not choice.formulation.not_cut:
@@ -151,7 +151,7 @@ def _replaced(choice: Choice) -> dict[str, list[str]]:
     sources = [source or ids[k] for k, source in enumerate(passages.sources or [""] * len(ids))]
     read |= {sources[k] for k, name in enumerate(ids) if name in read}
     names = passages.names
-    gone: dict[str, dict[str, None]] = {"older_version": {}, "near_duplicate": {}}
+    gone: dict[str, dict[str, str]] = {"older_version": {}, "near_duplicate": {}}
     for i, j in sorted(choice.formulation.not_cut.items()):
         if (
             dates
@@ -160,13 +160,13 @@ def _replaced(choice: Choice) -> dict[str, list[str]]:
             and are_versions(*names[i][:2], *names[j][:2])
         ):
             if sources[j] in read and sources[i] not in read:
-                gone["older_version"][
-                    f"'{sources[i]}', {age_of(dates[i], dates[j])} version of '{sources[j]}'"
-                ] = None
+                text = f"'{sources[i]}', {age_of(dates[i], dates[j])} version of '{sources[j]}'"
+                gone["older_version"][text] = sources[j]
         elif ids[j] in read:
-            gone["near_duplicate"][f"'{ids[i]}', nearly the same as '{ids[j]}'"] = None
+            gone["near_duplicate"][f"'{ids[i]}', nearly the same as '{ids[j]}'"] = sources[j]
+    both = "(selection.near_duplicates=all reads both)"
     return {
-        code: [f"left out: {'; '.join(each)} (selection.near_duplicates=all reads both)"]
+        code: [Note(code, f"left out: {'; '.join(each)} {both}", each.values())]
         for code, each in gone.items()
         if each
     }
@@ -374,7 +374,7 @@ def concluded(choice: Choice) -> Selection:
     if result.x is not None and side.is_priced:
         visible = replace(result, x=result.x[: len(candidates)])
         priced = Priced(side.marginal(result.x), side.paid)
-    notes = {
+    notes: dict[str, list[str] | list[Note]] = {
         "constraint": side.notes(result.x),
         "units": _why_units(choice),
         "merged": _how_read(choice),
@@ -413,7 +413,7 @@ def concluded(choice: Choice) -> Selection:
         program,
         reasons,
         worst_case=_worst_case(choice),
-        notes=tuple(Note(code, text) for code, texts in notes.items() for text in texts),
+        notes=tuple(Note(code, one, getattr(one, "sources", ())) for code in notes for one in notes[code]),
         conflict=find_conflict(bare, candidates.ids) if result.status is Status.INFEASIBLE else None,
         problem=problem,
         relevance_source=formulation.source,

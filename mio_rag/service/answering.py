@@ -23,10 +23,10 @@ from mio_rag.generation.base import Alone, Streamed
 from mio_rag.generation.protocol import content_of, context_budget
 from mio_rag.learning.bandit_report import stats
 from mio_rag.learning.strategist import Strategist, StrategyLearner
-from mio_rag.notes import noted
 from mio_rag.policy import PRESETS as POLICIES
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
+from mio_rag.retrieval.notes import noted
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import PRESETS, Selector
 from mio_rag.service.documents import Documents

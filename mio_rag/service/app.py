@@ -20,9 +20,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from mio_rag import __version__
 from mio_rag.allocation.money import Rate
-from mio_rag.defaults import DEFAULTS
+from mio_rag.defaults import DEFAULTS, __version__
 from mio_rag.errors import InfeasibleError, InputError, MioRagError, SpentError
 from mio_rag.evaluation.markup import plain
 from mio_rag.filters import Filter

@@ -25,7 +25,7 @@ from mio_rag.learning.strategist import Strategist, rate
 from mio_rag.policies.compose import compose
 from mio_rag.policies.setup import Setup
 from mio_rag.policy import PRESETS, Policy
-from mio_rag.policy_files import resolve
+from mio_rag.policy.files import resolve
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.session.loop import Session

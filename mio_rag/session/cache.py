@@ -37,7 +37,7 @@ def normal_question(question: str) -> str:
 
 def digest_of(settings: Mapping[str, Any]) -> str:
     """A digest of settings as plain data, and of the version of mio-rag."""
-    from mio_rag import __version__
+    from mio_rag.defaults import __version__
 
     text = json.dumps({"mio-rag": __version__, **settings}, sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

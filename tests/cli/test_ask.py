@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.ask import ask
 from mio_rag.assistants import Assistants, FindContext
 from mio_rag.cli.chosen import Chosen, keys
 from mio_rag.collection import Collection
 from mio_rag.errors import InputError
 from mio_rag.generation import ExtractiveGenerator
-from mio_rag.policy_keys import changes_of
+from mio_rag.policy.keys import changes_of
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.ask import ask
 from mio_rag.session.trace import read_traces
 from tests.cli.running import cli, here, ids, only_object, refused
 from tests.documents.made import pdf

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from mio_rag import policy
+import mio_rag
 from mio_rag.errors import InputError
 from mio_rag.evaluation.python import evaluate
 from mio_rag.evaluation.studies import Study, StudyRun, drawn, load_study, made_tables, study_names
 from mio_rag.policy import PRESETS, Policy
-from mio_rag.policy_keys import load_policy, parts_of, policy_names, split_name
+from mio_rag.policy.keys import load_policy, parts_of, policy_names, split_name
 from mio_rag.storage import read_toml
 from tests.cli.running import here, only_object, refused
 
@@ -89,7 +89,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_constants_are_in_the_file(name: str) -> None:
     assert set(PUBLISHED) == {one.partition("/")[2] for one in SHIPPED}
-    file = Path(policy.__file__).parent / "data" / "published" / f"{name}.toml"
+    file = Path(mio_rag.__file__).parent / "data" / "published" / f"{name}.toml"
     for key, value in PUBLISHED[name].items():
         part: Any = read_toml(file)
         for step in key.split("."):

@@ -16,11 +16,11 @@ import pytest
 
 pytest.importorskip("httpx2")
 
-from mio_rag.ask import ask
 from mio_rag.errors import InputError, Notice
 from mio_rag.generation import OpenAIGenerator, build_prompt, make_generator
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.retrieval import CorpusIndex
+from mio_rag.session.ask import ask
 from mio_rag.types import Answer, GenerationError, Passage, Question
 from tests.generation.faults import Respond, Server, completion, serving, tokenized
 

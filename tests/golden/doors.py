@@ -13,12 +13,12 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from mio_rag import CorpusIndex, Dataset, InputError, LinearConstraint, Retriever, Selector, SideConstraints
-from mio_rag.ask import ask
 from mio_rag.errors import MioRagError
 from mio_rag.generation import make_generator
 from mio_rag.policies.make import make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.service.app import create_app
+from mio_rag.session.ask import ask
 from mio_rag.solvers import SolveOptions
 from tests.cli.running import here
 from tests.learning.files import planner_file, router_file

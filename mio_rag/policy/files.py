@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mio_rag.errors import InputError, choose
-from mio_rag.policy import FILES, Policy
-from mio_rag.policy_tables import READER, StrategySearch, WorkflowOrder
+from mio_rag.policy.policy import FILES, Policy
+from mio_rag.policy.tables import READER, StrategySearch, WorkflowOrder
 
 if TYPE_CHECKING:
     from mio_rag.learning.planner import Planner

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from mio_rag.errors import InputError, choose
-from mio_rag.policy_tables import (
+from mio_rag.policy.tables import (
     PROGRAM_FILES,
     READER,
     Answers,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from mio_rag.session.budget import Limits as QuestionLimits
     from mio_rag.session.costs import Prices
 
-_DATA = Path(__file__).parent / "data"
+_DATA = Path(__file__).parents[1] / "data"
 
 #: Policies that ship, from the cheapest. All run without anything learned, and without a paid model.
 PRESETS: Mapping[str, str] = {

@@ -14,8 +14,8 @@ from pydantic_core import PydanticUndefined
 
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError
-from mio_rag.policy import DECISIONS, PRESETS, Policy
-from mio_rag.policy_tables import Model, opened
+from mio_rag.policy.policy import DECISIONS, PRESETS, Policy
+from mio_rag.policy.tables import Model, opened
 from mio_rag.settings import field_help
 
 if TYPE_CHECKING:

@@ -131,9 +131,9 @@ def _holds_all(selection: Selection, index: CorpusIndex) -> bool:
 def _not_in_force(selection: Selection) -> Iterator[str]:
     """That what is read of a version came after the time asked of, and that no older one is there."""
     asked = time_asked(selection.pool.question)
-    replaced = " ".join(note for note in selection.notes if note.code == "older_version")
+    replaced = {name for note in selection.notes if note.code == "older_version" for name in note.sources}
     for one in {one.source: one for one in selection.passages if one.date}.values() if asked else ():
-        is_version = f"of '{one.source}'" in replaced or is_replaced_kind(one.title, one.source)
+        is_version = one.source in replaced or is_replaced_kind(one.title, one.source)
         if asked and is_version and moment(one.date) >= asked.end and asked.end[:4] not in one.text:
             when = f"{one.date}, after the time that the question asks of"
             yield f"'{one.source}' is dated {when}; no older version was found"
