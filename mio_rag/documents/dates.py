@@ -161,7 +161,7 @@ def time_asked(question: str) -> Asked | None:
     if len(set(re.findall(r"(?<!\d)(?:19|20)\d\d(?!\d)", text))) != 1 or asks_for_changes(question):
         return None
     for found in (*_AT.finditer(text), *_YEAR_HAN.finditer(text)):
-        is_han = found.re is _YEAR_HAN
+        is_han = "before" not in found.re.groupindex
         year, at = _YEAR_ALONE.match(text, found.end()), found.start() if is_han else found.end()
         day = day_in(text, at) or (found[1] if is_han else year[1] if year else "")
         if not day:
