@@ -34,8 +34,8 @@ LEAST_SIMILARITY = 0.8
 
 _BETWEEN_RUNS = 1000  # characters between stretches of a source whose distance nobody knows
 _SHINGLE = 3  # words
-#: Two passages are compared if all the minima of one band agree: .9999 of those at .8, .06 of those at .3.
-_BANDS, _MINIMA = 25, 5
+#: Two passages are compared if all the minima of one band agree, and so many of all: .9999 of those at .8.
+_BANDS, _MINIMA, _ALIKE = 25, 5, 80
 _AT_ONCE = 512  # passages that are sketched together
 
 
@@ -47,14 +47,14 @@ class Repetition:
     groups (n,): row of the passage that each one is nearly a copy of; its own where it is the first of its
         kind.
     jaccard (n,): how alike the two are; 1 with itself.
-    sketches (n, 25): see `sketched`.
+    sketches (n, 125): see `sketched`.
     lines_agree: whether the lines that passages need were compared with their texts, too.
     """
 
     spans: NDArray[np.int64]
     groups: NDArray[np.int64]
     jaccard: NDArray[np.float32]
-    sketches: NDArray[np.uint32]
+    sketches: NDArray[np.uint8]
     lines_agree: bool = False
 
     @classmethod
@@ -66,7 +66,7 @@ class Repetition:
         old, kept (n,): of an earlier state of the corpus: the row that each passage had there, -1 for new
             ones.
         """
-        sketches = np.zeros((len(passages), _BANDS), dtype=np.uint32)
+        sketches = np.zeros((len(passages), _BANDS * _MINIMA), dtype=np.uint8)
         fresh = np.arange(len(passages))
         if old is not None and kept is not None and len(old.sketches):
             sketches = np.where(kept[:, None] >= 0, old.sketches[kept], sketches)
@@ -151,7 +151,7 @@ class Repetition:
         if data is None:
             return None
         sketches = stored_array(path, "sketches")  # of use when files change
-        groups, none = data["groups"], np.zeros((0, _BANDS), dtype=np.uint32)
+        groups, none = data["groups"], np.zeros((0, _BANDS * _MINIMA), dtype=np.uint8)
         shapes = data["spans"].shape, groups.shape, data["jaccard"].shape
         if (
             shapes != ((passages, 2), (passages,), (passages,))
@@ -160,7 +160,8 @@ class Repetition:
         ):
             raise unfit(path)
         agree = bool(data.get("lines_agree", False))
-        return cls(data["spans"], groups, data["jaccard"], none if sketches is None else sketches, agree)
+        same = sketches is not None and sketches.dtype == none.dtype and sketches.shape[1:] == none.shape[1:]
+        return cls(data["spans"], groups, data["jaccard"], sketches if same else none, agree)
 
 
 def find_spans(passages: Sequence[Passage]) -> NDArray[np.int64]:
@@ -208,14 +209,14 @@ def _numbered(passages: Sequence[Passage], spans: NDArray[np.int64]) -> NDArray[
     return numbered(spans, sources, titles, texts, [p.lines for p in passages])
 
 
-def sketched(texts: Sequence[str]) -> NDArray[np.uint32]:
-    """MinHash sketches of texts, shape (n, 25): a hash of each band of five minima over their shingles."""
+def sketched(texts: Sequence[str]) -> NDArray[np.uint8]:
+    """MinHash sketches of texts, shape (n, 125): a byte for each minimum over their shingles."""
     keys = [
         int.from_bytes(blake2b(bytes([k]), digest_size=8).digest(), "big") for k in range(_BANDS * _MINIMA)
     ]
     factors = np.array([key >> 32 | 1 for key in keys], dtype=np.uint32)
     shifts = np.array([key & (2**32 - 1) for key in keys], dtype=np.uint32)
-    found = np.zeros((len(texts), _BANDS), dtype=np.uint32)
+    found = np.zeros((len(texts), _BANDS * _MINIMA), dtype=np.uint8)
     for begin in range(0, len(texts), _AT_ONCE):
         some = texts[begin : begin + _AT_ONCE]
         words = HashedTexts(bytes_of(text.casefold()) for text in some)
@@ -232,42 +233,54 @@ def sketched(texts: Sequence[str]) -> NDArray[np.uint32]:
         first = np.cumsum(own) - own
         at = np.repeat(starts - first, own) + np.arange(int(own.sum()))
         flat = (three[at] >> np.uint64(32)).astype(np.uint32)
-        for k in range(_BANDS):
-            band = np.zeros(len(some), dtype=np.uint64)
-            for i in range(k * _MINIMA, (k + 1) * _MINIMA):
-                band = stirred(band ^ np.minimum.reduceat(flat * factors[i] + shifts[i], first))
-            found[begin : begin + len(some), k] = (band >> np.uint64(32)).astype(np.uint32)
+        for k, (factor, shift) in enumerate(zip(factors, shifts, strict=True)):
+            least = np.minimum.reduceat(flat * factor + shift, first).astype(np.uint64)
+            found[begin : begin + len(some), k] = stirred(least) >> np.uint64(56)
     return found
 
 
 def find_groups(
-    passages: Sequence[Passage], sketches: NDArray[np.uint32]
+    passages: Sequence[Passage], sketches: NDArray[np.uint8]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Near-duplicates: for each passage the first one that it is nearly a copy of, and how alike they are.
 
-    sketches (n, 25): those of the passages.
+    sketches (n, 125): those of the passages.
     """
     groups = np.arange(len(passages), dtype=np.int64)
     jaccard = np.ones(len(passages), dtype=np.float32)
-    known: list[dict[int, list[int]]] = [{} for _ in range(_BANDS)]  # hash of a band -> firsts of their kind
-    shared = np.zeros(len(passages), dtype=bool)
-    for column in sketches.T:
-        _, inverse, counts = np.unique(column, return_inverse=True, return_counts=True)
-        shared |= counts[inverse] > 1
-    for row in np.flatnonzero(shared).tolist():
-        bands = sketches[row].tolist()
-        candidates = {k for one, band in zip(known, bands, strict=True) for k in one.get(band, ())}
-        shingles = _shingles(passages[row].text) if candidates else frozenset()
-        best, nearest = LEAST_SIMILARITY, row
-        for candidate in sorted(candidates):
-            found = _jaccard(shingles, _shingles(passages[candidate].text))
-            if found >= best and (found > best or nearest == row):
-                best, nearest = found, candidate
-        if nearest == row:
-            for one, band in zip(known, bands, strict=True):
-                one.setdefault(band, []).append(row)
-        else:
-            groups[row], jaccard[row] = nearest, best
+    buckets = np.full((len(passages), _BANDS), -1, dtype=np.int32)  # of passages that share a band
+    for k in range(_BANDS):
+        band = np.zeros((len(passages), 8), dtype=np.uint8)
+        band[:, :_MINIMA] = sketches[:, k * _MINIMA : (k + 1) * _MINIMA]
+        _, inverse, counts = np.unique(band.view(np.uint64), return_inverse=True, return_counts=True)
+        several = counts > 1
+        number = np.where(several, np.cumsum(several) - 1 + buckets.max(initial=-1) + 1, -1)
+        buckets[:, k] = number[inverse.ravel()]
+    firsts: list[list[int]] = [[] for _ in range(int(buckets.max(initial=-1)) + 1)]  # of their kind
+    sharing = np.flatnonzero(buckets.max(axis=1, initial=-1) >= 0)
+    for part in np.array_split(sharing, 1 + len(sharing) // _AT_ONCE):
+        rows, others = list[int](), list[int]()
+        for row, own in zip(part.tolist(), buckets[part].tolist(), strict=True):
+            lists = [firsts[k] for k in own if k >= 0]
+            before = set().union(*lists)
+            rows += [row] * len(before)
+            others += before
+            for one in lists:
+                one.append(row)  # it may be the first of its kind
+        likely = (sketches[rows] == sketches[others]).sum(axis=1) >= _ALIKE
+        candidates: dict[int, list[int]] = {}
+        for at in np.flatnonzero(likely).tolist():
+            candidates.setdefault(rows[at], []).append(others[at])
+        for row, found in candidates.items():
+            shingles, best = _shingles(passages[row].text), 0.0
+            for other in sorted(one for one in found if groups[one] == one):
+                alike = _jaccard(shingles, _shingles(passages[other].text))
+                if alike >= LEAST_SIMILARITY and alike > best:
+                    groups[row], jaccard[row], best = other, alike, alike
+            if best:
+                for k in buckets[row].tolist():
+                    if k >= 0:
+                        firsts[k].remove(row)
     return groups, jaccard
 
 
@@ -301,10 +314,11 @@ def similarity(one: str, other: str) -> float:
     return _jaccard(_shingles(one), _shingles(other))
 
 
-def _shingles(text: str) -> frozenset[str]:
+def _shingles(text: str) -> frozenset[tuple[str, ...]]:
     words = re.findall(r"\w+", text.casefold()) or [text]
-    return frozenset(" ".join(words[k : k + _SHINGLE]) for k in range(max(1, len(words) - _SHINGLE + 1)))
+    return frozenset(zip(*(words[k:] for k in range(_SHINGLE)), strict=False)) or frozenset([tuple(words)])
 
 
-def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
-    return len(one & other) / len(one | other)
+def _jaccard(one: frozenset[tuple[str, ...]], other: frozenset[tuple[str, ...]]) -> float:
+    both = len(one & other)
+    return both / (len(one) + len(other) - both)

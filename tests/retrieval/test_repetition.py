@@ -182,4 +182,4 @@ def test_sketches_of_the_same_words_are_the_same() -> None:
     found = sketched(texts)
     assert (found[0] == found[2]).all()
     assert (found[1] == found[4]).all()
-    assert not any((found[0] == found[k]).any() for k in (1, 3, 5, 6))
+    assert max((found[0] == found[k]).mean() for k in (1, 3, 5, 6)) < 0.1
