@@ -213,7 +213,7 @@ class Method:
         """A selection with the name of the method, and what it did not do."""
         said = f"units 'sentences' is left out: the method '{self.name}' ranks whole passages"
         notes = (Note("whole_passages", said),) if self.asked_for_sentences else ()
-        return dataclasses.replace(found, method=self.name, notes=(*found.notes, *notes))
+        return found.with_notes(*notes, method=self.name)
 
     @property
     def needs(self) -> tuple[str, ...]:

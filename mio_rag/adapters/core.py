@@ -366,7 +366,7 @@ def choose(
     selection = noted(selector.select(pool, budget, tokens), index, given=True)
     if problems:
         _LOG.warning("%s", "; ".join(problems))
-        selection = replace(selection, notes=(*selection.notes, *(Note("places", one) for one in problems)))
+        selection = selection.with_notes(*(Note("places", one) for one in problems))
     if selection.result.x is None:
         raise InfeasibleError(selection.explain())
     if not selection.chosen:  # no document is there to carry the notes

@@ -13,7 +13,6 @@ total is never exceeded: a question reserves what it may spend before it spends 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import sqlite3
@@ -372,8 +371,7 @@ class Pacer(SharedFile):
         self.spent(reservation, made.tokens_used)
         if reservation.allowed:
             return made
-        note = Note("spent", "no tokens are left: nothing is read")
-        return dataclasses.replace(made, notes=(*made.notes, note))
+        return made.with_notes(Note("spent", "no tokens are left: nothing is read"))
 
     def account(self) -> Account:
         """Return where the open window stands."""

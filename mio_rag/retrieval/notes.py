@@ -8,6 +8,7 @@ import calendar
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -85,13 +86,23 @@ def noted(
     An estimate below 1/2 of how likely the documents answer is 1/2 where one text that is read has all
     telling words of the question.
     """
+    made = selection
+    if index is not None and _doubted(selection) and _holds_all(selection, index):
+        made = replace(
+            selection,
+            answerable=0.5,
+            remarks=lambda: tuple(one for one in selection.notes if one.code != "answerable"),
+        )
+    return replace(made, remarks=partial(_remarks, made, index, lacking, given))
+
+
+def _remarks(
+    selection: Selection, index: CorpusIndex | None, lacking: Iterable[Lacking] | None, given: bool
+) -> tuple[Note, ...]:
     if lacking is None:
         lacking = () if index is None else _best_first(selection, index)
     found = [Note(one.code, str(one)) for one in lacking]
     if index is not None:
-        if _doubted(selection) and _holds_all(selection, index):
-            kept = tuple(one for one in selection.notes if one.code != "answerable")
-            selection = replace(selection, answerable=0.5, notes=kept)
         found += [Note("not_named", text) for text in _not_named(selection, index, given)]
         unread = {one.source for one in index.unread if not one.source.lower().endswith(_PICTURES)}
         if (files := len(unread)) and _doubted(selection):
@@ -103,7 +114,7 @@ def noted(
         found += [Note("not_in_force", text) for text in _not_in_force(selection)]
         if text := _foreign(selection.pool.question, index):
             found.append(Note("language", text))
-    return replace(selection, notes=(*selection.notes, *found)) if found else selection
+    return (*selection.notes, *found)
 
 
 def _best_first(selection: Selection, index: CorpusIndex) -> Iterator[Lacking]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -58,7 +58,8 @@ FloatArray = NDArray[np.float64]
 LINK_BENEFIT = 0.2
 
 
-class Read(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Read:
     """A pool with the relevance that a selector gives it, the model that gave it, and why that one.
 
     units: relevance of the units of documents.
@@ -69,7 +70,7 @@ class Read(NamedTuple):
     source: RelevanceSource
     units: FloatArray | None = None
 
-    @property
+    @cached_property
     def answerable(self) -> float | None:
         """The probability that the collection holds an answer; None where the model does not say."""
         if self.source.kind == "documents":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -84,11 +84,9 @@ class Selection:
     tokens_used: of the context block, where the reader's tokenizer counted it; otherwise the sum of the
         chosen passages' token costs. Never above `budget_tokens`.
     result: status, objective, certified bound and gap of the program that was solved.
-    reasons: nothing -> the `decisions`. They take longer than many a program, and are made when they are
-        first asked for.
+    reasons: nothing -> the `decisions`, made when they are first asked for.
     worst_case: under embedding uncertainty.
-    notes: constraints that were broken at their price, what holds for those that name passages outside the
-        pool, and why nothing or little was chosen.
+    remarks: nothing -> the `notes`, made when they are first asked for.
     conflict: where nothing is feasible: requirements that cannot hold together, and the budget that would do.
     problem: uncertainty set (None: the selector's own) -> the robust problem, for `attack`.
     relevance_source: where the candidates' relevance comes from, and why from there.
@@ -111,7 +109,7 @@ class Selection:
     program: SelectionProgram
     reasons: Callable[[], tuple[Decision, ...]]
     worst_case: WorstCase | None = None
-    notes: tuple[Note, ...] = ()
+    remarks: Callable[[], tuple[Note, ...]] = tuple
     conflict: Conflict | None = None
     problem: Callable[[UncertaintySet | None], JointProblem] | None = None
     relevance_source: RelevanceSource | None = None
@@ -155,6 +153,16 @@ class Selection:
                 "as embedded: attack a selection with units='passages'"
             )
         return attack(self.problem(uncertainty), self.result.x, restarts=restarts, random=random, seed=seed)
+
+    @cached_property
+    def notes(self) -> tuple[Note, ...]:
+        """Constraints that were broken at their price, what holds for those that name passages outside the
+        pool, why nothing or little was chosen, and what else to know of the question and the documents."""
+        return self.remarks()
+
+    def with_notes(self, *notes: Note, **changes: Any) -> Selection:
+        """Return the same with more notes, and changed fields."""
+        return replace(self, remarks=lambda: (*self.notes, *notes), **changes)
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:

@@ -362,8 +362,23 @@ def nothing_of(candidates: Candidates, budget_tokens: int) -> Selection:
     none = np.zeros(0)
     result = SolveResult(Status.OPTIMAL, "none", none.astype(np.int8), 0.0, 0.0, 0.0)
     program = SelectionProgram(none, np.zeros((0, 0)), none, budget_tokens)
-    notes = (Note("nothing", "Nothing is chosen: no passage was found."),)
-    return Selection(candidates, (), 0, budget_tokens, result, program, tuple, notes=notes)
+    made = Selection(candidates, (), 0, budget_tokens, result, program, tuple)
+    return made.with_notes(Note("nothing", "Nothing is chosen: no passage was found."))
+
+
+def _remarks(choice: Choice) -> tuple[Note, ...]:
+    """What the program and its pool tell of the choice."""
+    notes: dict[str, list[str] | list[Note]] = {
+        "constraint": choice.formulation.side.notes(choice.result.x),
+        "units": _why_units(choice),
+        "merged": _how_read(choice),
+        **_replaced(choice),
+        "not_compared": _not_compared(choice),
+        "as_likely": _as_likely(choice),
+        "answerable": _no_answer_here(choice),
+        "nothing_selected": _why_nothing(choice),
+    }
+    return tuple(Note(code, one, getattr(one, "sources", ())) for code in notes for one in notes[code])
 
 
 def concluded(choice: Choice) -> Selection:
@@ -374,16 +389,6 @@ def concluded(choice: Choice) -> Selection:
     if result.x is not None and side.is_priced:
         visible = replace(result, x=result.x[: len(candidates)])
         priced = Priced(side.marginal(result.x), side.paid)
-    notes: dict[str, list[str] | list[Note]] = {
-        "constraint": side.notes(result.x),
-        "units": _why_units(choice),
-        "merged": _how_read(choice),
-        **_replaced(choice),
-        "not_compared": _not_compared(choice),
-        "as_likely": _as_likely(choice),
-        "answerable": _no_answer_here(choice),
-        "nothing_selected": _why_nothing(choice),
-    }
     reasons = functools.partial(
         decisions,
         candidates,
@@ -413,7 +418,7 @@ def concluded(choice: Choice) -> Selection:
         program,
         reasons,
         worst_case=_worst_case(choice),
-        notes=tuple(Note(code, one, getattr(one, "sources", ())) for code in notes for one in notes[code]),
+        remarks=functools.partial(_remarks, choice),
         conflict=find_conflict(bare, candidates.ids) if result.status is Status.INFEASIBLE else None,
         problem=problem,
         relevance_source=formulation.source,
