@@ -311,6 +311,19 @@ class SelectionProgram:
             changed.__dict__.pop(name, None)
         return changed
 
+    def fixing(self, item: int, value: int) -> SelectionProgram:
+        """Return the program with one item in (1), out (0) or free (-1); the rest is not checked again."""
+        assert self.fixed is not None
+        if self.fixed[item] == value:
+            return self
+        fixed, changed = self.fixed.copy(), object.__new__(type(self))
+        fixed[item] = value
+        fixed.flags.writeable = False
+        changed.__dict__.update(self.__dict__, fixed=fixed)
+        for name in ("free", "value_scale"):
+            changed.__dict__.pop(name, None)
+        return changed
+
     @property
     def n(self) -> int:
         """Number of items."""

@@ -187,7 +187,8 @@ class _Worth:
         total = f"adds {_amount(self.value[i])}: " if beside else ""
         text = "; ".join([f"{total}{self._own(i, bool(beside))}", *beside])
         if program.fixed[i] == 1:
-            return f"required (must_include): {text}"
+            leads = self.by_length and self.candidates.relevance[i] == self.candidates.relevance.max()
+            return f"{'the most likely, which is read if it fits' if leads else 'required (must_include)'}: {text}"
         if self.value[i] < 0 and (held := self._broken_row(i)) is not None:
             return f"{text}; chosen because this has to hold: {held.name}"
         return text

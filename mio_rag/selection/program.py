@@ -314,10 +314,20 @@ class Formulation:
         Raises `InputError` if the candidates lack what the settings need.
         """
         if self._program is None:
-            self._program = self._built(budget_tokens)
+            self._program = self._led(self._built(budget_tokens))
         elif self._program.budget != budget_tokens:
-            self._program = self._program.within(budget_tokens)
+            self._program = self._led(self._program.within(budget_tokens))
         return self._program
+
+    def _led(self, program: SelectionProgram) -> SelectionProgram:
+        """Fix the most likely unit of documents where it fits: longer, less likely ones never crowd it out."""
+        if self._cut is None or self.source.formula is None or (self._fixed > 0).any():
+            return program
+        worth = self.candidates.relevance
+        best = int(worth.argmax())
+        if self._fixed[best] < 0 < worth[best]:
+            program = program.fixing(best, 1 if program.alone[best] <= program.budget else -1)
+        return program
 
     def _built(self, budget_tokens: int) -> SelectionProgram:
         side = self.side

@@ -205,11 +205,10 @@ def _as_likely(choice: Choice) -> list[str]:
     made, tables, worth = list[str](), dict[tuple[str, object], list[int]](), candidates.relevance
     likeliest, program = int(worth.argmax()), choice.found.program
     best = max((worth[k] for k in chosen), default=np.inf)
-    if best < _TIED * worth[likeliest] and program.cost(np.arange(program.n) == likeliest) <= choice.allowed:
+    needed = program.alone[likeliest]
+    if best < _TIED * worth[likeliest] and needed > choice.allowed:
         text = shorten(candidates.texts[likeliest], 60, placeholder=" ...")
-        made.append(
-            f"the most likely text is not read, since longer ones fill the budget: '{text}'; raise it"
-        )
+        made.append(f"the most likely text needs {needed:.0f} tokens and is not read: '{text}'")
     for k, (source, lines) in enumerate(zip(candidates.sources, candidates.lines, strict=True)):
         if lines and " | " in candidates.texts[k]:
             tables.setdefault((source, lines), []).append(k)

@@ -285,7 +285,7 @@ def test_settings_about_passages_read_them_whole_and_say_so() -> None:
     assert not any("is about these" in note for note in plain.notes)
 
 
-def test_the_most_likely_text_that_longer_ones_leave_no_room_for_is_noted(tmp_path: Path) -> None:
+def test_the_most_likely_text_is_read_where_it_fits_and_noted_where_not(tmp_path: Path) -> None:
     (tmp_path / "operations.md").write_text(
         "# Operations handbook\n\nRailway, operations department.\n\n## Rest times\n\n"
         "| Duty | Minimum rest (h) | Longest shift (h) | Breaks (min) |\n|---|---|---|---|\n"
@@ -294,8 +294,9 @@ def test_the_most_likely_text_that_longer_ones_leave_no_room_for_is_noted(tmp_pa
         "per crew member and week.\n"
     )
     docs = Collection(tmp_path, embedder="minilm")
-    small, large = (docs.select("How long must a shunter rest?", budget=budget) for budget in (40, 100))
-    assert "Shunter | 12" not in small.context
-    assert any("the most likely text is not read" in note and "Shunter | 12" in note for note in small.notes)
+    tiny, small, large = (docs.select("How long must a shunter rest?", budget=b) for b in (20, 40, 100))
+    assert any("most likely text needs" in note and "Shunter | 12" in note for note in tiny.notes)
+    assert "Shunter | 12" in small.context  # the longer paragraph below the table is worth more
+    assert "which is read if it fits" in small.explain()
     assert "Shunter | 12" in large.context
-    assert not any("most likely text" in note for note in large.notes)
+    assert not any("most likely text" in note for one in (small, large) for note in one.notes)
