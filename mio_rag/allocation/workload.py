@@ -116,7 +116,7 @@ class PricedQuestion:
             selector = selector.replace(units=units)
         selector = selector.whole()
         self.selector, self.weight, self.floor, self.ceiling = selector, weight, floor, ceiling
-        formulation = Formulation(selector, self._pool, counter)
+        formulation = Formulation(selector, self._pool, counter, leads=False)
         self.candidates, self._counter = formulation.candidates, counter
         base, self._penalty = formulation.program(ceiling), formulation.penalty(ceiling)
         # Parts may count more than the passages that they are of.
@@ -296,7 +296,7 @@ class PricedQuestion:
         """
         price, counter = decided.price / self.weight, self._counter
         selector = self.selector.replace(token_price=price)
-        formulation = Formulation(selector, self._pool, counter, self._penalty)
+        formulation = Formulation(selector, self._pool, counter, self._penalty, leads=False)
         program = self._with_floor(formulation.program(decided.budget))
         result = decided.result
         if result.x is not None:  # held against the program as it is shown

@@ -114,6 +114,7 @@ class Formulation:
         paid once; without, and under embedding uncertainty, each passage pays for all of its text.
     penalty: the price of a passage. Without it, what the settings make of the pool at the budget that the
         first program is built for: a block that is assembled within less, or within more, keeps its price.
+    leads: whether the most likely unit of documents is read wherever it fits, at any price.
 
     candidates: those given, or with ``units="sentences"`` their sentences.
     passages: those given.
@@ -125,6 +126,8 @@ class Formulation:
         pool: Read | Candidates,
         counter: TokenCounter | None = None,
         penalty: float | None = None,
+        *,
+        leads: bool = True,
     ) -> None:
         if isinstance(pool, Candidates):
             from mio_rag.relevance.model import relevance_of
@@ -137,6 +140,7 @@ class Formulation:
         self._program: SelectionProgram | None = None
         self._joint: tuple[int, JointProblem] | None = None
         self._given_penalty = self._penalty = penalty
+        self._leads = leads
 
     def again(self) -> Formulation:
         """Return the same before its first program, for another budget; other parts are shared."""
@@ -321,7 +325,7 @@ class Formulation:
 
     def _led(self, program: SelectionProgram) -> SelectionProgram:
         """Fix the most likely unit of documents where it fits: longer, less likely ones never crowd it out."""
-        if self._cut is None or self.source.formula is None or (self._fixed > 0).any():
+        if not self._leads or self._cut is None or self.source.formula is None or (self._fixed > 0).any():
             return program
         worth = self.candidates.relevance
         best = int(worth.argmax())
