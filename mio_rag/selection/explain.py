@@ -188,7 +188,8 @@ class _Worth:
         text = "; ".join([f"{total}{self._own(i, bool(beside))}", *beside])
         if program.fixed[i] == 1:
             leads = self.by_length and self.candidates.relevance[i] == self.candidates.relevance.max()
-            return f"{'the most likely, which is read if it fits' if leads else 'required (must_include)'}: {text}"
+            why = "the most likely, which is read if it fits" if leads else "required (must_include)"
+            return f"{why}: {text}"
         if self.value[i] < 0 and (held := self._broken_row(i)) is not None:
             return f"{text}; chosen because this has to hold: {held.name}"
         return text

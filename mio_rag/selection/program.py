@@ -324,7 +324,7 @@ class Formulation:
         return self._program
 
     def _led(self, program: SelectionProgram) -> SelectionProgram:
-        """Fix the most likely unit of documents where it fits: longer, less likely ones never crowd it out."""
+        """Fix the most likely unit of documents where it fits: longer ones never crowd it out."""
         if not self._leads or self._cut is None or self.source.formula is None or (self._fixed > 0).any():
             return program
         worth = self.candidates.relevance
