@@ -35,7 +35,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.vectors import VECTOR_KINDS, make_dense, open_vectors, why_not
 from mio_rag.selection.selector import Selector
-from mio_rag.session.costs import peak_memory_mb
+from mio_rag.session.budget import peak_memory_mb
 from mio_rag.session.tiers import PUBLISHED, tiers_of
 from mio_rag.storage import read_json
 from mio_rag.types import Passage, Question

@@ -26,8 +26,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from mio_rag.corpora.dataset import Dataset
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import Dataset, load_folder
 from mio_rag.corpora.load import check_source as check_set
 from mio_rag.corpora.load import load_dataset, load_passages
 from mio_rag.corpora.published import is_published

@@ -63,8 +63,8 @@ def test_public_names() -> None:
     for name in mio_rag.__all__:
         assert getattr(mio_rag, name).__name__ == {"Candidates": "Pool"}.get(name, name)
     assert set(mio_rag.__all__) <= set(dir(mio_rag))
+    from mio_rag.corpora.dataset import load_folder as now
     from mio_rag.corpora.documents import load_folder  # a former name, for one release
-    from mio_rag.corpora.folder import load_folder as now
 
     assert load_folder is now
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):

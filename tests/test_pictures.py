@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.frontier.plot import plot_data, plot_query
+from mio_rag.frontier.page import plot_data, plot_query
 from mio_rag.measures import Measure, register, unregister
 from mio_rag.relevance import reliability, reliability_plot
 from mio_rag.relevance.fitting import share_interval

@@ -36,8 +36,7 @@ from mio_rag.relevance.model import RelevanceModel
 from mio_rag.retrieval.notes import noted
 from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.stores.cut import are_pieces
-from mio_rag.stores.places import lay_out, rooted
+from mio_rag.stores.cut import are_pieces, lay_out, rooted
 from mio_rag.types import Passage, check_date
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ class Documents:
     scores: relevance; None where unknown.
     embed_texts: what is embedded, where that is not `texts`.
     starts: where each text begins in its source, or in its part of it (see
-        `mio_rag.stores.places.part_of`); None where unknown.
+        `mio_rag.stores.cut.part_of`); None where unknown.
     metadata: names the page, section or sheet of a text; handed back with every part.
     places: of each in what the framework handed over, where some were left out.
     """

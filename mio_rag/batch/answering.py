@@ -27,8 +27,7 @@ from mio_rag.policy.files import Resolved
 from mio_rag.policy.tables import READER
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
-from mio_rag.session.budget import Models
-from mio_rag.session.costs import Prices
+from mio_rag.session.budget import Models, Prices
 from mio_rag.session.loop import Account
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.types import Answer, GenerationError, Question

@@ -44,7 +44,7 @@ from mio_rag.batch.job import (
 from mio_rag.batch.rows import Row, read_rows
 from mio_rag.errors import DataError, InputError, MioRagError, MissingExtraError, SolverError, require
 from mio_rag.selection.selector import Selector
-from mio_rag.session.costs import peak_memory_mb
+from mio_rag.session.budget import peak_memory_mb
 from mio_rag.solvers.registry import check_name
 from mio_rag.storage import is_vacant, locked, replaced, sweep, write_atomically
 

@@ -42,7 +42,7 @@ from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.embedders import check_embedder
 from mio_rag.retrieval.index import CorpusIndex, is_index
 from mio_rag.selection.selector import Selector
-from mio_rag.session.costs import Prices
+from mio_rag.session.budget import Prices
 from mio_rag.sources import kind_of
 from mio_rag.storage import read_text, write_atomically
 

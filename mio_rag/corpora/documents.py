@@ -1,3 +1,3 @@
-"""Old name of `mio_rag.corpora.folder`, for one release."""
+"""Old name of `mio_rag.corpora.dataset`, for one release."""
 
-from mio_rag.corpora.folder import load_folder as load_folder
+from mio_rag.corpora.dataset import load_folder as load_folder

@@ -26,8 +26,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mio_rag.corpora.dataset import NEEDS_QUESTIONS, Dataset, shortened
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import NEEDS_QUESTIONS, Dataset, load_folder, shortened
 from mio_rag.corpora.published import (
     PUBLISHED_FORMATS,
     Paragraphs,

@@ -30,8 +30,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mio_rag.corpora.dataset import Dataset, shortened
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import Dataset, load_folder, shortened
 from mio_rag.documents.files import LeftOut
 from mio_rag.errors import DataError, InputError, require
 from mio_rag.storage import parse_json

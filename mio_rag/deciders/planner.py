@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mio_rag.deciders.order import Order, Planning, action_of
+from mio_rag.deciders.steps import Order, Planning, action_of
 from mio_rag.errors import InputError
 from mio_rag.learning.planner import NO_PRICE, Branch, Decision, Encoder, Ran
 from mio_rag.learning.planner import Planner as Learned
-from mio_rag.session.costs import Prices
+from mio_rag.session.budget import Prices
 from mio_rag.session.state import Action, Result, State, signals
 from mio_rag.session.tools import TOOLS
 from mio_rag.session.trace import per_token, share

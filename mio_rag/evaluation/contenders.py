@@ -49,7 +49,7 @@ from mio_rag.pool import Pool
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import Selector
 from mio_rag.selection.solving import Choice, concluded
-from mio_rag.session.costs import Call, Costs
+from mio_rag.session.budget import Call, Costs
 from mio_rag.session.trace import append_traces
 from mio_rag.types import Question
 

@@ -41,7 +41,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
 from mio_rag.selection.selector import Selector, check_ids
-from mio_rag.session.costs import Prices
+from mio_rag.session.budget import Prices
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.storage import write_atomically
 from mio_rag.types import Question

@@ -36,8 +36,7 @@ from mio_rag.refusal.fitting import Scores, squad_scores
 from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
-from mio_rag.session.budget import Replies, Reply
-from mio_rag.session.costs import Call, Costs, Prices
+from mio_rag.session.budget import Call, Costs, Prices, Replies, Reply
 from mio_rag.solvers.registry import solve
 from mio_rag.types import Question
 

@@ -30,9 +30,8 @@ from mio_rag.evaluation.rows import answers_of, jaccard, perturbed
 from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
-from mio_rag.frontier.page import render_page
+from mio_rag.frontier.page import plot_data, plot_price, render_page
 from mio_rag.frontier.paths import dominated
-from mio_rag.frontier.plot import plot_data, plot_price
 from mio_rag.frontier.query import check_selector, check_values, tokens_read
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.measures import (

@@ -279,7 +279,7 @@ def read_router(path: str) -> Router:
 
 @dataclass(frozen=True, eq=False)
 class Deciding:
-    """A router that chooses for `mio_rag.deciders.depth.Depth`.
+    """A router that chooses for `mio_rag.deciders.steps.Depth`.
 
     price: of a token; None: that of the question.
     """

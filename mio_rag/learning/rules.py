@@ -25,7 +25,7 @@ import numpy as np
 from mio_rag.errors import InputError, choose
 from mio_rag.formulations.mdp import ACTIONS, RetrievalMDP
 from mio_rag.learning.mdp import TIE, model_from_mapping, solve_plan
-from mio_rag.session.costs import Call
+from mio_rag.session.budget import Call
 from mio_rag.session.trace import Trace, wrong_totals
 
 #: How U, the uncertainty, may be known; see `mio_rag.deciders.repeat`.

@@ -1,9 +1,11 @@
-"""Models that some measures need: an embedder, token vectors, a judge, a writer of questions."""
+"""Models that some measures need: an embedder, token vectors, a judge, a writer of questions; and these measures."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,10 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, require
+from mio_rag.generation.extractive import sentences
+from mio_rag.generation.prompts import question_prompt
 from mio_rag.generation.protocol import Generator
+from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use, always, has_answer
 from mio_rag.retrieval.embedders import Embedder, sampled_digest
 from mio_rag.retrieval.minilm import packaged_minilm
-from mio_rag.types import Passage
+from mio_rag.types import Passage, Question
 
 _PACKAGED = "minilm"
 _LONGEST = 512  # tokens; tokenizers without a limit report an absurd one
@@ -122,3 +127,124 @@ class Reading:
     passages: tuple[Passage, ...] = ()
     answer: str | None = None
     known: dict[object, object] = field(default_factory=dict)
+
+
+_QUESTION_TOKENS = 48  # longest question that a writer writes
+
+
+def bert_score(vectors: TokenVectors, accepted: str, given: str) -> float:
+    """F1 of matching each token with the most similar one of the other text; 0 where a text has no words.
+
+    Zhang et al., BERTScore, ICLR 2020: without weights by rarity and without rescaling. As in the authors'
+    package (which needs pandas and matplotlib) a token may match a special one, which itself does not count.
+    """
+    (one, words), (other, others) = vectors.of(accepted), vectors.of(given)
+    if not words.any() or not others.any():
+        return 0.0
+    cosines = one @ other.T
+    recall = float(cosines.max(axis=1)[words].mean())
+    precision = float(cosines.max(axis=0)[others].mean())
+    return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
+
+
+def _bert_score(question: Question, reading: Reading) -> float:
+    vectors = reading.instruments.tokens
+    assert vectors is not None
+    found = (bert_score(vectors, accepted, reading.answer or "") for accepted in question.answers)
+    return min(1.0, max(0.0, *found))
+
+
+def _cosine(reading: Reading, text: str, others: Sequence[str]) -> float:
+    """Largest cosine of a text with others, at least 0; 0 for a blank text."""
+    assert reading.instruments.embedder is not None
+    if not text.strip():
+        return 0.0
+    vectors = reading.instruments.embedder.encode([text, *others])
+    return min(1.0, float((vectors[1:] @ vectors[0]).max(initial=0.0)))
+
+
+def _supported(question: Question, text: str, reading: Reading) -> float | None:
+    """Share of the sentences of a text that the judge finds supported by what was read; None without any."""
+    judge = reading.instruments.judge
+    assert judge is not None
+    said = sentences(text)
+    if not said or not reading.passages:
+        return 0.0 if said else None
+    key = ("support", question.text, text, reading.passages)
+    if key not in reading.known:
+        verdicts = [judge.supports(question.text, sentence, reading.passages) for sentence in said]
+        reading.known[key] = sum(verdicts) / len(said)
+    share = reading.known[key]
+    assert isinstance(share, float)
+    return share
+
+
+def _context_recall(question: Question, reading: Reading) -> float | None:
+    found = [_supported(question, answer, reading) for answer in question.answers]
+    return max((share for share in found if share is not None), default=None)
+
+
+def _answer_relevance(question: Question, reading: Reading) -> float:
+    writer, answer = reading.instruments.writer, reading.answer or ""
+    assert writer is not None
+    if not answer.strip():
+        return 0.0
+    key = ("question", answer, reading.passages)
+    if key not in reading.known:
+        prompt = question_prompt(answer, reading.passages)
+        reading.known[key] = writer.generate(prompt, max_tokens=_QUESTION_TOKENS).text
+    return _cosine(reading, str(reading.known[key]), [question.text])
+
+
+_RAGAS = "Es et al., RAGAS, EACL 2024"
+_reading = partial(Measure, better="higher", unit="0 to 1", frontier=Frontier(Use.NONE))
+_answer = partial(_reading, of="answer")
+
+#: In the order of the ledger. Each is computed only where its instruments are given.
+READINGS = (
+    _answer(
+        "answer_cosine", "Answer cosine", "cosine of the answer with the closest gold answer, below 0 as 0",
+        source="Risch et al., Semantic Answer Similarity, MRQA 2021 (bi-encoder); embedder: run.json",
+        compute=lambda question, reading: _cosine(reading, reading.answer or "", question.answers),
+        needs=("embedder",), labelled=has_answer, place=61,
+        console=Column("answer cosine"), page=Page(91),
+    ),
+    _answer(
+        "bert_score", "BERTScore",
+        "F1 of matching the tokens of the answer with those of the best gold answer by their vectors",
+        source="Zhang et al., BERTScore, ICLR 2020 (neither weighted nor rescaled); "
+        "model and layer: run.json",
+        compute=_bert_score, needs=("tokens",), labelled=has_answer, place=62,
+        console=Column("BERTScore"), page=Page(92),
+    ),
+    _answer(
+        "faithfulness", "Faithfulness",
+        "share of the answer's sentences that what was read supports, by a judge",
+        source=f"{_RAGAS} (sentences in place of statements; judge: run.json)",
+        compute=lambda question, reading: _supported(question, reading.answer or "", reading),
+        needs=("judge",), labelled=always, place=63,
+        console=Column("faithful"), page=Page(93, core=True),
+    ),
+    _answer(
+        "answer_relevance", "Answer relevance",
+        "cosine of the question with the one that a language model writes from answer and passages",
+        source=f"{_RAGAS} (one question, written greedily; model and embedder: run.json)",
+        compute=_answer_relevance, needs=("embedder", "writer"), labelled=always, place=64,
+        console=Column("relevance"), page=Page(94),
+    ),
+    _answer(
+        "question_cosine", "Question cosine",
+        "cosine of the answer with the question, below 0 as 0: whether it keeps to the subject",
+        source="answer relevance without a language model; embedder: run.json",
+        compute=lambda question, reading: _cosine(reading, reading.answer or "", [question.text]),
+        needs=("embedder",), labelled=always, place=65, compared=False, console=None,
+        page=Page(95, judged=False),
+    ),
+    _reading(
+        "context_recall", "Context recall",
+        "share of the sentences of the best gold answer that what was read supports, by a judge",
+        of="selection", source=f"{_RAGAS}, as its package defines it (sentences; judge: run.json)",
+        compute=_context_recall, needs=("judge",), labelled=has_answer, place=66,
+        console=Column("context recall"), page=Page(96, card=False),
+    ),
+)  # fmt: skip

@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterable
 from typing import Literal
 
 from mio_rag.errors import InputError
-from mio_rag.measures.answers import ANSWERS
-from mio_rag.measures.costs import COSTS
-from mio_rag.measures.instruments import Reading
+from mio_rag.measures.answers import ANSWERS, COSTS
+from mio_rag.measures.instruments import READINGS, Reading
 from mio_rag.measures.measure import Measure, Use
-from mio_rag.measures.readings import READINGS
 from mio_rag.measures.selections import SELECTIONS
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question

@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from mio_rag.allocation.pacer import FIRST_PRICE, Pacer
-from mio_rag.deciders.depth import Depth, OneTier
-from mio_rag.deciders.order import Order
 from mio_rag.deciders.planner import LanguagePlanner, Planner
-from mio_rag.deciders.price import Price
 from mio_rag.deciders.repeat import Repeat, Rule, by_price, by_process, published
-from mio_rag.deciders.search import Search
+from mio_rag.deciders.steps import Depth, OneTier, Order, Price, Search
 from mio_rag.errors import InputError
 from mio_rag.learning.bandit import BanditSettings
 from mio_rag.learning.router_model import Deciding

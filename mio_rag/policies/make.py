@@ -23,11 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from mio_rag.deciders.depth import Depth, OneTier, RandomTier, TierChooser
-from mio_rag.deciders.order import Order
 from mio_rag.deciders.planner import LanguagePlanner, Planner
 from mio_rag.deciders.repeat import Repeat, published
-from mio_rag.deciders.search import Search
+from mio_rag.deciders.steps import Depth, OneTier, Order, RandomTier, Search, TierChooser
 from mio_rag.errors import InputError, choose
 from mio_rag.generation import Generator
 from mio_rag.generation.gguf import PREFIX, HiddenStates
@@ -42,8 +40,7 @@ from mio_rag.learning.strategist import Chooser, Fixed, Strategist, StrategyLear
 from mio_rag.policies.compose import KIND as POLICY_KIND
 from mio_rag.policies.setup import Controller, ControlSettings, Kind, Setup
 from mio_rag.selection.selector import Selector
-from mio_rag.session.budget import Models, Replies
-from mio_rag.session.costs import Prices
+from mio_rag.session.budget import Models, Prices, Replies
 from mio_rag.session.loop import Session
 from mio_rag.session.tiers import Tier, TierReader
 from mio_rag.session.tools import Equipment

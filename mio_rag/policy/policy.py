@@ -59,7 +59,7 @@ from mio_rag.storage import parse_toml, read_text
 if TYPE_CHECKING:
     from mio_rag.selection.selector import Selector
     from mio_rag.session.budget import Limits as QuestionLimits
-    from mio_rag.session.costs import Prices
+    from mio_rag.session.budget import Prices
 
 _DATA = Path(__file__).parents[1] / "data"
 
@@ -268,7 +268,7 @@ class Policy(Settings):
     @property
     def prices(self) -> Prices:
         """What tokens cost in dollars, of models that have a price."""
-        from mio_rag.session.costs import Prices
+        from mio_rag.session.budget import Prices
 
         return Prices({name: (one.input, one.output) for name, one in self.models.items() if one.is_priced})  # type: ignore[misc]
 

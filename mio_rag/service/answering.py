@@ -12,9 +12,7 @@ from typing import Any, Literal
 
 from mio_rag.allocation.money import Rate
 from mio_rag.context import TokenCounter
-from mio_rag.deciders.order import Order
-from mio_rag.deciders.price import Price
-from mio_rag.deciders.search import Search
+from mio_rag.deciders.steps import Order, Price, Search
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError, MioRagError
 from mio_rag.filters import Filter
@@ -30,10 +28,9 @@ from mio_rag.retrieval.notes import noted
 from mio_rag.selection.result import Selection
 from mio_rag.selection.selector import PRESETS, Selector
 from mio_rag.service.documents import Documents
-from mio_rag.service.governed import Governed, Serving, policy_report, search_report
+from mio_rag.service.governed import Governed, Ratings, Serving, policy_report, search_report
 from mio_rag.service.keys import FREE, Caller
 from mio_rag.service.settings import Split
-from mio_rag.service.split import Ratings
 from mio_rag.session.cache import AnswerCache, digest_of
 from mio_rag.session.loop import Session
 from mio_rag.session.state import Decider, Result

@@ -19,8 +19,7 @@ from mio_rag.generation.base import tokens_around
 from mio_rag.generation.protocol import CHOICE_TOKENS, window_room
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
-from mio_rag.session.budget import Budget, LimitReached, Limits, Models, Replies, Reply
-from mio_rag.session.costs import Call, Costs, Spent
+from mio_rag.session.budget import Budget, Call, Costs, LimitReached, Limits, Models, Replies, Reply, Spent
 from mio_rag.session.state import Action, Decider, Fact, Learner, Result, State
 from mio_rag.session.tools import Equipment, Job, Nothing, asks, find_tool, missing_inputs
 from mio_rag.session.trace import Outcome, trace_of

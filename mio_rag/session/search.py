@@ -44,8 +44,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.links import passage_names
 from mio_rag.retrieval.retriever import LINK_SOURCES, Retriever, reciprocal_rank_fusion
 from mio_rag.sentences import NameDictionary, name_key
-from mio_rag.session.budget import Branch, Budget, LimitReached, Limits
-from mio_rag.session.costs import Amount, Call, Costs
+from mio_rag.session.budget import Amount, Branch, Budget, Call, Costs, LimitReached, Limits
 from mio_rag.settings import Settings
 from mio_rag.storage import read_text
 from mio_rag.types import Question, clean

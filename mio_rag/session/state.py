@@ -11,8 +11,7 @@ from typing import Any, Protocol, TypeVar
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
-from mio_rag.session.budget import Branch, Limits, Reply
-from mio_rag.session.costs import Costs
+from mio_rag.session.budget import Branch, Costs, Limits, Reply
 from mio_rag.types import Passage, Question
 
 T = TypeVar("T")

@@ -20,8 +20,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from mio_rag.errors import DataError, InputError, MioRagError
 from mio_rag.formulations.numbers import plural
 from mio_rag.selection.result import Selection
-from mio_rag.session.budget import Reply
-from mio_rag.session.costs import Call, Costs, totals
+from mio_rag.session.budget import Call, Costs, Reply, totals
 from mio_rag.session.state import Queries, Result, State, describe, signals
 from mio_rag.settings import explain
 from mio_rag.storage import append_lines, parse_json, read_text

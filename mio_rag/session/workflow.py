@@ -29,7 +29,7 @@ from mio_rag.errors import InputError, choose
 from mio_rag.generation import check_generator
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
-from mio_rag.session.costs import Prices
+from mio_rag.session.budget import Prices
 from mio_rag.session.search import strategies_of
 from mio_rag.session.tools import TOOLS, asks, number
 from mio_rag.session.trace import Step

@@ -12,7 +12,7 @@ from mio_rag.allocation import allocate, at_prices, price_for
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.allocation.workload import usual_weight
 from mio_rag.context import RegexCounter, block_tokens
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 from mio_rag.pool import Pool
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.program import Formulation

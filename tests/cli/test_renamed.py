@@ -2,7 +2,7 @@
 
 import pytest
 
-from mio_rag.cli.renamed import renamed
+from mio_rag.cli.output import renamed
 from tests.cli.running import here
 
 

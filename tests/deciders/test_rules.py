@@ -11,8 +11,7 @@ from mio_rag.generation import ExtractiveGenerator, ScriptedGenerator
 from mio_rag.learning.mdp import solve_plan
 from mio_rag.learning.rules import State, decided, make_policy, open_actions, replay
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.session.budget import Limits
-from mio_rag.session.costs import totals
+from mio_rag.session.budget import Limits, totals
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.types import GenerationError
 from tests.session.scripted import CHOICE, COMPARISON, Sure, agent, said

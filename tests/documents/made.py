@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 from mio_rag.types import Passage
 
 

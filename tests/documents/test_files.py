@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import DataError, InputError
 from tests.documents.made import Piece, pdf

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 from tests.documents.made import Piece, docx, needs, paragraph, pdf, read, units
 
 LISTS = {

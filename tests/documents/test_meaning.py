@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mio_rag.context import RegexCounter
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 from mio_rag.generation import build_prompt, make_generator
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 from mio_rag.documents.blocks import Document
 from mio_rag.documents.excerpts import read_excerpt
 from mio_rag.documents.files import KINDS, read_file, read_folder
@@ -166,7 +166,7 @@ def test_many_files_are_read_side_by_side_and_one_by_one_alike(tmp_path: Path) -
 
 SCRIPT = """
 import sys
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 print(len(load_folder(sys.argv[1]).passages))
 """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pypdfium2
 import pytest
 
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 from mio_rag.documents import pdf as reader
 from mio_rag.documents import processes
 from tests.documents.made import Field, Piece, grid, needs, pdf, read, units

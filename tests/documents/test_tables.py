@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mio_rag import Collection
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 from tests.documents.made import docx, needs, read, run, units
 
 ROWS = [

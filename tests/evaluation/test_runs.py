@@ -22,7 +22,7 @@ from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.measures import measures
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings, TfidfEmbedder
 from mio_rag.selection.selector import Selector
-from mio_rag.session.costs import Prices
+from mio_rag.session.budget import Prices
 from mio_rag.session.tiers import Tier
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.types import GenerationError, Passage, Question

@@ -9,7 +9,7 @@ import pytest
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.mdp_calibration import calibrate, transitions
-from mio_rag.session.costs import Call
+from mio_rag.session.budget import Call
 from mio_rag.session.trace import Step, Trace
 
 SETTINGS = {"model": {}, "seed": 0, "stop_at": 0.05, "closed_book": False}

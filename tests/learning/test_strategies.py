@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mio_rag.context import RegexCounter
-from mio_rag.deciders.search import Search
+from mio_rag.deciders.steps import Search
 from mio_rag.errors import DataError, InputError, Notice
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.strategist import contributions, sets_to_compare

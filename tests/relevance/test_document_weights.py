@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mio_rag.context import RegexCounter
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 from mio_rag.errors import InputError
 from mio_rag.pool import Pool
 from mio_rag.relevance import DocumentModel, fit_documents, load_model

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mio_rag import sources
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 from mio_rag.documents import files
 from mio_rag.documents.files import Read, read_folder
 from mio_rag.retrieval import CorpusIndex, Retriever

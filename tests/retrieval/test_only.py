@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 from mio_rag.errors import InputError
 from mio_rag.filters import Filter
 from mio_rag.retrieval import CorpusIndex, Retriever

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mio_rag import Collection
 from mio_rag.context import RegexCounter, block_tokens, render_passage
-from mio_rag.corpora.folder import load_folder
+from mio_rag.corpora.dataset import load_folder
 from mio_rag.pool import Pool
 from mio_rag.relevance.documents import DocumentModel
 from mio_rag.retrieval import CorpusIndex, Retriever

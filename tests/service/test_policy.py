@@ -21,10 +21,9 @@ from mio_rag.policy import Policy, preset_text
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.service.app import create_app
-from mio_rag.service.governed import policy_problems
+from mio_rag.service.governed import Ratings, compared, policy_problems
 from mio_rag.service.run import check
 from mio_rag.service.settings import ServiceSettings, Split
-from mio_rag.service.split import Ratings, compared
 from tests.cli.running import here, refused
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"

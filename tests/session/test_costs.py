@@ -8,8 +8,7 @@ import pytest
 from mio_rag.errors import InputError
 from mio_rag.evaluation.rows import cost_columns
 from mio_rag.generation import Prompt, ScriptedGenerator
-from mio_rag.session.budget import Budget, LimitReached, Limits
-from mio_rag.session.costs import Call, Costs, Prices, totals
+from mio_rag.session.budget import Budget, Call, Costs, LimitReached, Limits, Prices, totals
 from mio_rag.types import Question
 
 

@@ -8,8 +8,7 @@ import pytest
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.session.budget import Limits
-from mio_rag.session.costs import totals
+from mio_rag.session.budget import Limits, totals
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.types import Answer, GenerationError
 from tests.session.scripted import COMPARISON, agent, said

@@ -16,8 +16,7 @@ from mio_rag.policies.make import workflow_session
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
-from mio_rag.session.budget import Limits, Models
-from mio_rag.session.costs import Call, totals
+from mio_rag.session.budget import Call, Limits, Models, totals
 from mio_rag.session.loop import Session
 from mio_rag.session.state import Action, State
 from mio_rag.session.trace import Outcome, Trace

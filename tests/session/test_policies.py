@@ -9,8 +9,7 @@ import pytest
 
 from mio_rag.allocation.pacer import Pacer
 from mio_rag.corpora.load import Dataset
-from mio_rag.deciders.depth import Depth
-from mio_rag.deciders.search import Search
+from mio_rag.deciders.steps import Depth, Search
 from mio_rag.errors import InputError, SpentError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.bandit_report import stats

@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from mio_rag.corpora.load import Dataset
-from mio_rag.deciders.order import Order
+from mio_rag.deciders.steps import Order
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.generation import ScriptedGenerator
@@ -15,7 +15,7 @@ from mio_rag.policies import make
 from mio_rag.policies.make import check_controllers, make_controller, register
 from mio_rag.policies.setup import ControlSettings, Kind, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.session.costs import Prices
+from mio_rag.session.budget import Prices
 from mio_rag.session.loop import Session
 from mio_rag.session.state import Action, State
 from mio_rag.session.tools import Equipment

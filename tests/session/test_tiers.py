@@ -9,7 +9,7 @@ import pytest
 
 from mio_rag.context import RegexCounter, render_context
 from mio_rag.corpora.load import Dataset
-from mio_rag.deciders.depth import Depth
+from mio_rag.deciders.steps import Depth
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator, build_prompt
 from mio_rag.learning.router_model import KEY, Correction, RouterSettings, TierChoice

@@ -16,8 +16,7 @@ from mio_rag.generation import Generator, build_prompt
 from mio_rag.policies.make import make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.session.budget import Replies, Reply
-from mio_rag.session.costs import Call, Costs
+from mio_rag.session.budget import Call, Costs, Replies, Reply
 from mio_rag.session.trace import Outcome
 from mio_rag.testing import check_controller
 from mio_rag.types import Answer, GenerationError, Question
