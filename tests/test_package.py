@@ -15,7 +15,7 @@ from mio_rag import InputError
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.run import check, serve
 from mio_rag.service.settings import ConnectionLimits, ServiceSettings, fitted
-from mio_rag.session import costs
+from mio_rag.session import budget
 
 ROOT = Path(__file__).parents[1]
 
@@ -125,10 +125,10 @@ print(json.dumps([len({names!r}), [n for n in ("solvers", "formulations") if n i
 def test_without_the_module_resource_what_it_says_is_not_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(costs, "_STATUS", tmp_path / "none")
-    assert (costs.peak_memory_mb() or 0) > 1  # as on a Mac
+    monkeypatch.setattr(budget, "_STATUS", tmp_path / "none")
+    assert (budget.peak_memory_mb() or 0) > 1  # as on a Mac
     monkeypatch.setitem(sys.modules, "resource", None)
-    assert costs.peak_memory_mb() is None
+    assert budget.peak_memory_mb() is None
     many = ConnectionLimits(max_connections=10**6)
     assert fitted(many) is many
 

@@ -1,4 +1,4 @@
-"""Models that some measures need: an embedder, token vectors, a judge, a writer of questions; and these measures."""
+"""Models that some measures need (an embedder, token vectors, a judge, a writer), and these measures."""
 
 from __future__ import annotations
 
