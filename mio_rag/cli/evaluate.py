@@ -210,15 +210,16 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
         asked, measure=[*study.measures, *(asked.measure or ())], model=models[0],
         budgets=asked.budgets or ",".join(map(str, study.budgets)),
     )  # fmt: skip
-    if asked.path is None:
-        raise InputError("PATH is missing: a study needs documents with questions, for instance demo")
+    if asked.path is None and study.learn:
+        raise InputError("PATH is missing: this study needs documents with questions, for instance demo")
     for model in models:
         one = dataclasses.replace(asked, model=model, out=folder / "run" if call.resume else folder)
         _, _, measuring, _ = _checked(call, one)
     measuring.load(None)  # a model that is missing is told now, not after the preparations
-    names = {"path": asked.path, "out": str(folder), "learn": str(folder / "learn")}
+    path = asked.path or ""
+    names = {"path": path, "out": str(folder), "learn": str(folder / "learn")}
     names |= {"embedder": call.embedder, "model": models[0], "model2": models[-1]}
-    names["encoder"] = asked.path if is_index(Path(asked.path)) else call.embedder
+    names["encoder"] = path if is_index(Path(path)) else call.embedder
 
     def filled(text: str) -> str:
         for key, value in names.items():

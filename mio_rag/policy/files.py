@@ -175,7 +175,7 @@ def resolve(policy: Policy, index: CorpusIndex | None = None, *, closed_book: bo
                     "file"
                 )
     if closed_book and (order.by == "model" or _searches(workflows)):
-        problems.append("this policy searches, and a closed-book run has no corpus")
+        problems.append("this policy searches, and there are no documents: ours/argo-alone needs none")
     if len(set(embedders.values())) > 1:
         told = ", ".join(f"{what} with '{embedder}'" for what, embedder in embedders.items())
         problems.append(f"these were learned with different embedders, and no index fits them all: {told}")

@@ -571,11 +571,30 @@ def _stop(job: Job) -> None:
     """Nothing: the decision is on record."""
 
 
+def _option(part: str, job: Job, prompt: Prompt) -> Reply:
+    """The option that is named most surely, in as many orders of the options as the settings say.
+
+    A model that prefers a letter names what stands there: every option has its turn at each.
+    """
+    question, orders = prompt.question, int(job.settings.get("orders", 1))
+    options, sure, said = question.choices, dict[int, float](), dict[int, Reply]()
+    for k in range(min(orders, len(options))):
+        turned = replace(question, choices=options[k:] + options[:k])
+        asked = replace(build_prompt(turned, prompt.passages), temperature=prompt.temperature)
+        reply = job.branch.choose(part, asked, final=job.action.final)
+        place = ((reply.choice or 0) + k) % len(options)
+        said[place] = reply
+        sure[place] = sure.get(place, 0.0) + (1.0 if reply.probability is None else reply.probability)
+    best = max(sure, key=lambda place: sure[place])
+    known = said[best].probability is not None
+    return replace(said[best], choice=best, probability=sure[best] / (k + 1) if known else None)
+
+
 def _reply(part: str, job: Job, prompt: Prompt) -> Reply:
     final = job.action.final
     prompt = replace(prompt, temperature=job.temperature)
     if prompt.question.choices:
-        reply = job.branch.choose(part, prompt, final=final)
+        reply = _option(part, job, prompt)
     else:
         reply = Reply(job.branch.generate(part, prompt, job.max_tokens, final=final))
     if reply.is_empty and not final:
@@ -641,7 +660,8 @@ _TOOLS = (
          settings={"token_price": number(0, 1), "share": number(0.01, 1),
                    "units": one_of("passages", "sentences", "auto"),
                    "by": one_of("program", "model")}),
-    Tool("answer", {"passages": (0, 1), **_FACTS}, "answer", _answer),
+    Tool("answer", {"passages": (0, 1), **_FACTS}, "answer", _answer,
+         settings={"orders": number(1, 26, whole=True)}),
     Tool("summarise", {"facts": (1, _ANY), "passages": (0, 1), "answer": (0, 1)}, "answer", _summarise),
     Tool("verify", {"answer": (1, 1), "passages": (0, 1), **_FACTS}, "answer", _verify,
          settings={"otherwise": _workflow_problem}, runs_others=True),

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import runner, side_by_side
 from benchmarks.compare import Row, at_cost, at_equal_cost, mixture, summarized
+from benchmarks.pages import filled
 from benchmarks.runner import RESULTS, Measured, Study, main, studies
 from mio_rag.errors import InputError, SolverError
 
@@ -144,3 +145,11 @@ def test_side_by_side_reports_medians_and_ratios_of_rounds() -> None:
     given = argparse.Namespace(base="/nowhere", rounds=1, questions=1, seconds=1, requests=1, overload=1)
     with pytest.raises(InputError, match="another checkout"):
         side_by_side.measure(given)
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs" / "pages").glob("published-*.md")), ids=lambda p: p.stem
+)
+def test_pages_have_their_tables_from_results(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert filled(text) == text

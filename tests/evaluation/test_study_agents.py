@@ -89,3 +89,14 @@ def test_a_corpus_for_multiple_choice_is_a_folder_that_the_user_names(tmp_path: 
     (summary,) = only_object(done)["summary"]
     assert summary["accuracy"]["mean"] == 1.0
     assert summary["retrieval_calls"]["mean"] >= 1
+    alone = here(
+        "evaluate",
+        "--questions",
+        tmp_path / "asked",
+        "--study",
+        "argo-alone",
+        "--out",
+        tmp_path / "a",
+        "--json",
+    )
+    assert only_object(alone)["tables"][0]["columns"]["Model calls"][1] == "2"

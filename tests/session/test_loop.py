@@ -22,7 +22,7 @@ from mio_rag.session.state import Action, State
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.session.workflow import NAMED, Workflow, WorkflowSettings, chain
 from mio_rag.types import Answer, GenerationError, Question
-from tests.session.scripted import COMPARISON, SELECTOR
+from tests.session.scripted import CHOICE, COMPARISON, SELECTOR, Sure
 
 
 def said(prompt: Prompt) -> str:
@@ -98,6 +98,15 @@ def answered(
     return check(controller(workflow, index, **settings).attempt(COMPARISON, model, 60), model), model
 
 
+def test_options_in_every_order_undo_what_a_model_prefers_of_letters() -> None:
+    model = Sure(lambda prompt: 0.6 if prompt.question.choices[0] == CHOICE.answers[0] else 0.5)
+    model.inner = ScriptedGenerator(lambda prompt: "A")
+    for workflow, choice, calls in (("no-retrieval", 0, 1), ("every-order", 1, 3)):
+        found = controller(workflow, None).attempt(CHOICE, model, 60)
+        assert (found.trace.choice, found.costs.total().lm_calls) == (choice, calls)
+        assert found.trace.answer == CHOICE.choices[choice]
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_every_named_workflow_answers_and_counts(name: str, river_index: CorpusIndex) -> None:
     model = Watched()
@@ -108,7 +117,7 @@ def test_every_named_workflow_answers_and_counts(name: str, river_index: CorpusI
     assert not [step.why for step in trace.steps if "did the step" in step.why]
     assert trace.workflow["name"] == name
     assert {step.id for step in trace.steps} >= {node.id for node in NAMED[name].nodes}
-    assert (found.selection is None) == (name in ("no-retrieval", "recall-parts"))
+    assert (found.selection is None) == (name in ("no-retrieval", "every-order", "recall-parts"))
 
 
 def test_words_of_the_user_are_never_edited(river_index: CorpusIndex) -> None:
