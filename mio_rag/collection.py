@@ -248,12 +248,11 @@ class Collection:
 
     def retriever(self, counter: TokenCounter | None = None, where: Any = None) -> Retriever:
         """Return what searches this collection."""
-        settings = self.policy.search.retrieval
         if counter is not None or where is not None:
-            return Retriever.of(self.index.only(where), settings, counter)
+            return Retriever.of(self.index.only(where), self.policy.search.retrieval, counter)
         index, known = self.index, self._usual
         if known is None or known.index is not index:
-            known = self._usual = Retriever.of(index, settings)
+            known = self._usual = Retriever.of(index, self.policy.search.retrieval)
         return known
 
     def select(

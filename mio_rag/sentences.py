@@ -259,33 +259,45 @@ class Joined(Sequence[Any]):
         return isinstance(other, Sequence) and self._entries == list(other)
 
 
-class Pieces(NamedTuple):
-    """What is read of the units of a passage: each, or with the one before it if it leans on that.
+class Piece(NamedTuple):
+    """What is read of a unit: its text, or with the one before it if it leans on that.
 
-    passage: its text.
-    starts: in the passage's text.
+    start: in the passage's text.
+    gap: the white space before it in its passage, "" at its start.
+    section: headings above it. lines: those that it needs. Empty where the pool says it.
+    size, tokens: approximate tokens of its text, and of what is read of it alone; 0 where nobody counted.
+    """
+
+    text: str
+    start: int
+    gap: str
+    section: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
+    size: int = 0
+    tokens: int = 0
+
+
+class Pieces(NamedTuple):
+    """What is read of the units of a passage.
+
+    title, passage: its title and text; no title where the pool says it.
     keys: texts in lower case, however they are spaced. hashes: theirs.
-    gaps: the white space before each in its passage, "" at its start.
-    needs, lines: which lines of the passage each needs, and these. sections: headings above each. Empty where
-        the pool says it.
+    needs: which lines of the passage each needs; empty where the pool says it.
     tokens: of the passage, approximately; 0 where the pool says it.
     """
 
     passage: str
-    starts: Sequence[int]
-    texts: Sequence[str]
+    units: Sequence[Piece]
     keys: Sequence[str]
     hashes: NDArray[np.int64]
-    gaps: Sequence[str]
     needs: Sequence[tuple[int, ...]] = ()
-    lines: Sequence[tuple[Line, ...]] = ()
-    sections: Sequence[tuple[str, ...]] = ()
     tokens: int = 0
+    title: str | None = None
 
 
 @lru_cache(maxsize=4096)  # questions to one collection find the same passages again and again
 def pieces_of(text: str, spans: bytes, leaning: bool) -> Pieces:
-    """Return the pieces of one passage, without lines and sections.
+    """Return the pieces of one passage, by its text alone.
 
     spans: of its units, as bytes of int64.
     leaning: whether a unit may lean on the one before it.
@@ -297,8 +309,8 @@ def pieces_of(text: str, spans: bytes, leaning: bool) -> Pieces:
         starts = [b if leans(text[a:end]) else a for b, (a, end) in zip(before, cores, strict=True)]
     texts = [text[a:end] for a, (_, end) in zip(starts, cores, strict=True)]
     keys = [" ".join(piece.casefold().split()) for piece in texts]
-    gaps = [text[len(text[:a].rstrip()) : a] for a in starts]
-    return Pieces(text, starts, texts, keys, np.array(list(map(hash, keys)), dtype=np.int64), gaps)
+    units = [Piece(one, a, text[len(text[:a].rstrip()) : a]) for one, a in zip(texts, starts, strict=True)]
+    return Pieces(text, units, keys, np.array(list(map(hash, keys)), dtype=np.int64))
 
 
 def cut(texts: Sequence[str]) -> Sentences:

@@ -84,28 +84,30 @@ def check_installed(module: str, what: str) -> None:
 
 _lock = threading.Lock()
 _users = 0
-_limit: Any = None
+_limited: list[tuple[Any, int]] = []  # libraries, and how many threads each had
 
 
 @cache
-def _controller() -> Any:
+def _libraries() -> list[Any]:
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Limit BLAS to one thread inside the block."""
-    global _limit, _users
+    global _limited, _users
     with _lock:
         if _users == 0:
-            _limit = _controller().limit(limits=1, user_api="blas")
+            _limited = [(one, had) for one in _libraries() if (had := one.num_threads) != 1]
+            for one, _ in _limited:
+                one.set_num_threads(1)
         _users += 1
     try:
         yield
     finally:
         with _lock:
             _users -= 1
-            if _users == 0:
-                _limit.restore_original_limits()
+            for one, had in _limited if _users == 0 else ():
+                one.set_num_threads(had)

@@ -16,9 +16,11 @@ and Park, 1997).
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,17 +76,11 @@ class Sharing:
 
     def keep(self, k: IntArray) -> Sharing:
         """The same for some of the items; what the others bore goes to them."""
-        needs = self.needs[k]
-        used = needs.any(axis=0)
-        needs = np.ascontiguousarray(needs[:, used])
-        share = _normalized(self.share[np.ix_(k, np.flatnonzero(used))], needs)
+        needs = self.needs.take(k, axis=0)
+        used = np.flatnonzero(needs.any(axis=0))
+        needs = needs.take(used, axis=1)
+        share = _normalized(self.share.take(k, axis=0).take(used, axis=1), needs)
         return Sharing(self.p[k], self.c[k], needs, self.cost[used], self.price[used], share)
-
-    def with_shares(self, share: FloatArray) -> Sharing:
-        """With other shares, one for each entry of `users`."""
-        matrix = np.zeros(self.needs.shape)
-        matrix[self.users] = share
-        return replace(self, share=matrix)
 
     @cached_property
     def users(self) -> tuple[IntArray, IntArray]:
@@ -115,25 +111,34 @@ def _normalized(share: FloatArray, needs: BoolArray) -> FloatArray:
     return np.asarray(share * (_ROUNDING / total))
 
 
+class Relaxed(NamedTuple):
+    """Values and costs of items with their shares of segments, as the relaxation takes them.
+
+    cr, extra: costs of which none is next to zero, and the room that makes up for it.
+    """
+
+    p: FloatArray
+    c: FloatArray
+    cr: FloatArray
+    extra: float
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """max p.x - 1/2 x'A x over the m items that are left, scaled to entries of about 1.
 
-    `items` are their indices in the program; `cr` and `extra` are costs and additional room of the
-    relaxation, in which no cost may be next to zero; the rows are W x <= w; a `harmless` item can be left out
-    without breaking a row. With segments (`sharing`), p and c hold shares of them.
+    `items` are their indices in the program; the rows are W x <= w; a `harmless` item can be left out without
+    breaking a row. With segments (`sharing`), p and c are without these.
     """
 
     items: IntArray
     p: FloatArray
     A: FloatArray
     c: FloatArray
-    cr: FloatArray
     W: FloatArray
     w: FloatArray
     harmless: NDArray[np.bool_]
     room: float
-    extra: float
     base: float
     scale: float
     sharing: Sharing | None = None
@@ -145,17 +150,30 @@ class Problem:
 
     def keep(self, k: IntArray) -> Problem:
         """The problem of some of the items, the others left out."""
-        part = replace(
-            self,
-            items=self.items[k],
-            p=self.p[k],
-            A=part_of(self.A, k),
-            c=self.c[k],
-            cr=self.cr[k],
-            W=np.ascontiguousarray(self.W[:, k]),
-            harmless=self.harmless[k],
-        )
-        return part if self.sharing is None else shared_out(part, self.sharing.keep(k))
+        sharing, of_rows = self.sharing and self.sharing.keep(k), (self.W.take(k, axis=1), self.w)
+        values = self.items[k], self.p[k], part_of(self.A, k), self.c[k]
+        return Problem(*values, *of_rows, self.harmless[k], self.room, self.base, self.scale, sharing)
+
+    def with_shares(self, share: FloatArray) -> Problem:
+        """The problem with other shares, one for each entry of `Sharing.users`."""
+        made, sharing = copy.copy(self), copy.copy(self.sharing)
+        assert sharing is not None
+        matrix = np.zeros(sharing.needs.shape)
+        matrix[sharing.users] = share
+        sharing.__dict__["share"], made.__dict__["sharing"] = matrix, sharing
+        made.__dict__.pop("relaxed", None)
+        return made
+
+    @cached_property
+    def relaxed(self) -> Relaxed:
+        """What the relaxation takes, by the shares as they are."""
+        p, c = (self.p, self.c) if self.sharing is None else self.sharing.shared_out()
+        cr = _relaxed_costs(c)
+        return Relaxed(p, c, cr, float((cr - c).sum()))
+
+    def priced(self, lam: FloatArray) -> FloatArray:
+        """Values of the relaxation without what the rows charge by their multipliers."""
+        return self.relaxed.p - self.W.T @ lam if lam.size else self.relaxed.p
 
     @cached_property
     def needs(self) -> Needs:
@@ -169,8 +187,7 @@ class Problem:
     @cached_property
     def data(self) -> Data:
         """The items' own values and costs, and the rows, as the compiled code takes them."""
-        own = self if self.sharing is None else self.sharing
-        return Data(own.p, self.A, own.c, float(self.room), self.W, self.w)
+        return Data(self.p, self.A, self.c, float(self.room), self.W, self.w)
 
     def feasible(self, x: NDArray[np.int8]) -> bool:
         """Whether a 0/1 vector of the items keeps room and rows."""
@@ -181,13 +198,6 @@ class Problem:
         """Scaled objective of a 0/1 vector of the items, without `base`."""
         own = float(self.p @ x) if self.sharing is None else self.sharing.value_of(x)
         return own if self.A is no_pairs(self.m) else own - float(0.5 * (x @ self.A @ x))
-
-
-def shared_out(problem: Problem, sharing: Sharing) -> Problem:
-    """The problem with the values and costs that other shares make of it."""
-    p, c = sharing.shared_out()
-    cr = _relaxed_costs(c)
-    return replace(problem, p=p, c=c, cr=cr, extra=float((cr - c).sum()), sharing=sharing)
 
 
 def presolve(program: SelectionProgram) -> Problem | None:
@@ -242,15 +252,12 @@ def presolve(program: SelectionProgram) -> Problem | None:
     if unit != 1.0:
         c, room = c / unit, min(room, 2 * float(total.sum())) / unit
     scale = max(float(np.abs(one).max(initial=0.0)) for one in ((p, A) if has_pairs else (p,))) or 1.0
-    cr = _relaxed_costs(c)
-    problem = Problem(
-        *(free[k], p / scale, A / scale if has_pairs else A, c, cr, W, w),
-        *(harmless[k], room, float((cr - c).sum()), base, scale),
-    )
-    if sharing is None or sharing.cost.size == 0:
-        return problem
-    values, costs = (sharing.p / scale, sharing.c / unit), (sharing.cost / unit, sharing.price / scale)
-    return shared_out(problem, Sharing(*values, sharing.needs, *costs, sharing.share))
+    p = p / scale
+    if sharing is not None:
+        costs = sharing.cost / unit, sharing.price / scale
+        sharing = Sharing(p, c, sharing.needs, *costs, sharing.share) if sharing.cost.size else None
+    A = A / scale if has_pairs else A
+    return Problem(free[k], p, A, c, W, w, harmless[k], room, base, scale, sharing)
 
 
 def _relaxed_costs(c: FloatArray) -> FloatArray:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from mio_rag.formulations.program import no_pairs
 from mio_rag.solvers import bounds
-from mio_rag.solvers.presolve import FloatArray, Problem, part_of, shared_out
+from mio_rag.solvers.presolve import FloatArray, Problem, part_of
 from mio_rag.solvers.result import SolveOptions
 
 _NEWTON_STEPS, _SHARPNESS, _STRIDE = 3, 50.0, 1.7  # a stride of 1 cannot leave the cone
@@ -222,7 +222,7 @@ class Splitting:
         """Start near what the relaxation with the matrix G found: its point x, and G as the dual matrix."""
         m = problem.m
         pairs = float(np.abs(problem.A).sum()) / max(m - 1, 1)
-        single = float(np.abs(problem.p).sum())
+        single = float(np.abs(problem.relaxed.p).sum())
         kappa = float(np.clip(_BALANCE * math.sqrt(single / max(pairs, 1e-9 * single, 1e-300)), 0.5, 5.0))
         Z, S = np.zeros((m + 1, m + 1)), np.zeros((m + 1, m + 1))
         items, at = x / kappa, np.arange(1, m + 1)
@@ -256,13 +256,13 @@ def relaxation_matrix(
     kappa = state.kappa
     every = np.arange(1, m + 1)
     cost = np.zeros((m + 1, m + 1))
-    cost[0, 1:] = cost[1:, 0] = -0.5 * kappa * (problem.p - problem.W.T @ lam)
+    cost[0, 1:] = cost[1:, 0] = -0.5 * kappa * problem.priced(lam)
     cost[1:, 1:] = 0.5 * kappa**2 * problem.A
     scale = float(np.abs(cost).max())
     cost /= scale
-    length = float(np.linalg.norm(problem.cr))
-    row, length = problem.cr / length, length * kappa
-    room = (problem.room + problem.extra) / length
+    length = float(np.linalg.norm(problem.relaxed.cr))
+    row, length = problem.relaxed.cr / length, length * kappa
+    room = (problem.room + problem.relaxed.extra) / length
     # Constraints: Z_00 = 1, kappa Z_ii - Z_0i = 0, row . Z_0 + slack = room. Their Gram matrix is an arrow.
     own = kappa**2 + 0.5
     pivot = 0.5 * float(row @ row) + 1.0 - 0.25 * float(row @ row) / own
@@ -352,9 +352,9 @@ def core_matrix(
     deadline -= _CORE_SECONDS * expected_seconds(problem.m)  # for the factorizations of all items
     if time.perf_counter() > deadline:
         return None
-    slope = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G) - G @ x
-    mu = float((slope / problem.cr)[x < 1.0 - 1e-9].max(initial=0.0))
-    reduced = np.minimum(slope - mu * problem.cr, 0.0)
+    slope = problem.priced(lam) + 0.5 * np.diagonal(G) - G @ x
+    mu = float((slope / problem.relaxed.cr)[x < 1.0 - 1e-9].max(initial=0.0))
+    reduced = np.minimum(slope - mu * problem.relaxed.cr, 0.0)
     order = np.lexsort((-reduced, x <= 1e-9))
     core, others = np.sort(order[: core_size(x)]), np.sort(order[core_size(x) :])
     G = G.copy()
@@ -501,9 +501,9 @@ def relax_root(root: Root, best: Incumbent, tolerance: float, options: SolveOpti
     if problem.sharing is not None:
         problem = _better_shares(problem, G, lam, x, stop, best)
     bound, mu, q, g = _relaxed(problem, G, lam, x, stop, 4000, 1e-9)
-    b = problem.room + problem.extra
+    b = problem.room + problem.relaxed.extra
     bound = min(bound, root.bound)
-    h = q - g - mu * problem.cr
+    h = q - g - mu * problem.relaxed.cr
     here = float(lam @ problem.w) + 0.5 * float(x @ g) + mu * b + float(np.maximum(h, 0).sum())
     out = (h < 0) & (here + h <= stop)
     dropped = max(root.dropped, float((here + h)[out].max())) if out.any() else root.dropped
@@ -524,16 +524,16 @@ def probed(root: Root, stop: float, deadline: float, fewest: int | None = None) 
     problem, x = root.problem, root.x
     if problem.m < (_FEWEST_TO_PROBE if fewest is None else fewest) or stop == -math.inf:
         return root
-    q = problem.p - problem.W.T @ root.lam + 0.5 * np.diagonal(root.G)
+    q = problem.priced(root.lam) + 0.5 * np.diagonal(root.G)
     g = root.G @ x
     slope = q - g
-    mu = float((slope / problem.cr)[x < 1.0 - 1e-9].max(initial=0.0))
-    order = np.argsort(slope - mu * problem.cr, kind="stable")
+    mu = float((slope / problem.relaxed.cr)[x < 1.0 - 1e-9].max(initial=0.0))
+    order = np.argsort(slope - mu * problem.relaxed.cr, kind="stable")
     order = order[x[order] < 0.5]
     out = np.zeros(problem.m, dtype=np.int8)
     dropped, stayed = root.dropped, 0
     at_once = max(1, min(_PATIENCE, int(_PROBE_SLICE / (_PROBE_STEPS * problem.m))))
-    costs = problem.c, problem.cr, problem.room, problem.extra
+    costs = problem.relaxed.c, problem.relaxed.cr, problem.room, problem.relaxed.extra
     base = float(root.lam @ problem.w)
     for first in range(0, order.size, at_once):
         if stayed >= _PATIENCE or time.perf_counter() >= deadline:
@@ -555,13 +555,13 @@ def _relaxed(
     problem: Problem, G: FloatArray, lam: FloatArray, x: FloatArray, stop: float, steps: int, tolerance: float
 ) -> tuple[float, float, FloatArray, FloatArray]:
     """Bound and mu of the relaxation, its q and G x (see `kernel`); x is improved in place."""
-    b = problem.room + problem.extra
-    used = float(problem.cr @ x)
+    b = problem.room + problem.relaxed.extra
+    used = float(problem.relaxed.cr @ x)
     if used > b:
         x *= b / used
-    q, g = problem.p - problem.W.T @ lam + 0.5 * np.diagonal(G), G @ x
+    q, g = problem.priced(lam) + 0.5 * np.diagonal(G), G @ x
     every, limits = np.arange(problem.m), (steps, stop, float(lam @ problem.w), tolerance, 0.0)
-    bound, mu, _ = bounds.relax(q, G, 0.0, every, problem.cr, b, x, g, problem.m, *limits)
+    bound, mu, _ = bounds.relax(q, G, 0.0, every, problem.relaxed.cr, b, x, g, problem.m, *limits)
     return bound, mu, q, g
 
 
@@ -592,10 +592,11 @@ def _better_shares(
     sharing = problem.sharing
     assert sharing is not None
     share, goal = sharing.share[sharing.users], best.value if best.x is not None else -1.0
-    p, base = sharing.p - problem.W.T @ lam, float(lam @ problem.w)
+    p = problem.p - problem.W.T @ lam if lam.size else problem.p
+    base = float(lam @ problem.w)
     limits = stop, goal, _SHARE_ROUNDS, _SHARE_STEPS
     bounds.spread(p, G, sharing.c, problem.room, base, problem.needs, share, x, *limits)
-    return shared_out(problem, sharing.with_shares(share))
+    return problem.with_shares(share)
 
 
 def _gap(bound: float, best: Incumbent, problem: Problem) -> float:

@@ -283,7 +283,8 @@ def _with_rows(pool: Pool, z: FloatArray) -> FloatArray:
         return z
     gap, tables = z.max() - z, dict[tuple[object, ...], list[int]]()
     asked = set(asked_words(pool.question))
-    for k in np.flatnonzero((gap > _WEAK) & (gap < _LEAST)).tolist():
+    has_rows = np.array([" | " in text for text in pool.texts])[units.owners]
+    for k in np.flatnonzero((gap > _WEAK) & (gap < _LEAST) & has_rows).tolist():
         i, (start, end) = int(units.owners[k]), units.spans[k].tolist()
         text = pool.texts[i][start:end]
         if " | " in text and (shared := asked.intersection(_WORD.findall(text.lower()))):

@@ -80,6 +80,7 @@ class Identities:
     holders: NDArray[np.int32]
     titled: NDArray[np.bool_]
     numbers: NDArray[np.bool_]
+    _count: int = field(init=False, repr=False)  # of documents
     _in_titles: NDArray[np.int64] = field(init=False, repr=False)  # how many titles have each word
     _names: NDArray[np.bool_] = field(init=False, repr=False)  # whether each word names documents
     _title_words: NDArray[np.int64] = field(init=False, repr=False)  # of each title, without numbers
@@ -125,7 +126,7 @@ class Identities:
         )
 
     def __len__(self) -> int:
-        return int(self.documents.max(initial=-1)) + 1
+        return self._count
 
     def of(self, question: str, words: Words) -> Scope:
         """The scope of a question.
@@ -280,12 +281,13 @@ class Identities:
         return np.asarray(np.minimum(1.0, weight / (_ENOUGH * weight.max())))
 
     def __post_init__(self) -> None:
-        n = len(self)
+        n = int(self.documents.max(initial=-1)) + 1
         word = np.repeat(np.arange(len(self.hashes)), np.diff(self.first))
         in_titles = np.bincount(word[self.titled], minlength=len(self.hashes))
         names = np.maximum(self.spread, in_titles) <= max(1.0, _SHARE * n) + (n > _FEWEST)
         counted = self.titled & ~self.numbers[word]
         put = object.__setattr__
+        put(self, "_count", n)
         put(self, "_in_titles", in_titles)
         put(self, "_names", names)
         put(self, "_title_words", np.bincount(self.holders[counted], minlength=n))

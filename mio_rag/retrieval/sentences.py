@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.context import RegexCounter, passage_tokens
+from mio_rag.context import RegexCounter, counted, passage_tokens, text_tokens
 from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.retrieval.cached import Progress
 from mio_rag.retrieval.embedders import Embedder
@@ -153,11 +153,24 @@ class SentenceIndex:
                     known.clear()
                 spans = self.spans[self.first[row] : self.first[row + 1]].astype(np.int64).tobytes()
                 units = units_of(passage)
-                one = known[row] = pieces_of(passage.text, spans, False)._replace(
-                    lines=[tuple([passage.lines[n] for n in unit.needs]) for unit in units],
+                one, counter = pieces_of(passage.text, spans, False), RegexCounter()
+                texts = [piece.text for piece in one.units]
+                sizes = counted(counter, texts).tolist()
+                tokens = text_tokens(texts, [passage.title] * len(texts), counter).tolist()
+                read = [
+                    piece._replace(
+                        section=unit.section or passage.section,
+                        lines=tuple([passage.lines[n] for n in unit.needs]),
+                        size=size,
+                        tokens=count,
+                    )
+                    for piece, unit, size, count in zip(one.units, units, sizes, tokens, strict=True)
+                ]
+                one = known[row] = one._replace(
+                    units=read,
                     needs=[unit.needs for unit in units],
-                    sections=[unit.section or passage.section for unit in units],
-                    tokens=int(passage_tokens([passage], RegexCounter())[0]),
+                    tokens=int(passage_tokens([passage], counter)[0]),
+                    title=passage.title,
                 )
             found.append(one)
         return found

@@ -21,14 +21,21 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.context import TokenCounter, by_itself, counted, documents, number_documents, text_tokens
+from mio_rag.context import (
+    RegexCounter,
+    TokenCounter,
+    by_itself,
+    counted,
+    documents,
+    number_documents,
+    text_tokens,
+)
 from mio_rag.documents.dates import in_force
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
@@ -201,33 +208,37 @@ def cut_into_sentences(
     if not rows.size:
         raise InputError("no sentence is left to choose from: must_exclude names every passage of the pool")
     owners, vectors = sentences.owners[rows], sentences.embeddings
+
+    def taken(column: Sequence[Any] | None) -> Any:
+        return None if column is None else list(map(column.__getitem__, passages))
+
     passages, at, ends = owners.tolist(), rows.tolist(), sentences.spans[rows, 1]
     places = rows - np.searchsorted(sentences.owners, owners)
-    # Of each its passage's pieces, and its place among them: nothing else of the pool is looked at.
-    read = [(pieces[i], k) for i, k in zip(passages, places.tolist(), strict=True)]
-    texts = [own.texts[k] for own, k in read]
-    titles = [candidates.titles[i] if candidates.titles else "" for i in passages]
+    # Nothing else of the pool is looked at.
+    read = [pieces[i].units[k] for i, k in zip(passages, places.tolist(), strict=True)]
+    texts, first, gaps, sections, lines, sizes, tokens = map(list, zip(*read, strict=True))
+    titles = taken(candidates.titles) or [""] * len(read)
     document, (names, begins) = documents(candidates), _places(candidates, set(passages))
     starts = begins[owners]
 
-    def taken(column: Sequence[Any] | None) -> list[Any] | None:
-        return None if column is None else [column[i] for i in passages]
-
-    sections, lines, needs = taken(candidates.sections), candidates.lines, sentences.needs
-    if pieces is sentences.pieces:
-        sections = [own.sections[k] for own, k in read]
-        lines = None if lines is None else [own.lines[k] for own, k in read]
+    held, needs = candidates.lines, sentences.needs
+    if is_known := pieces is sentences.pieces:
+        lines = None if held is None else lines
     else:
+        sections = taken(candidates.sections)
         if sentences.sections is not None:
             sections = [tuple(sentences.sections[k]) for k in at]
-        if lines is not None:
-            listed = zip(passages, at, strict=True)
-            lines = None if needs is None else [tuple([lines[i][n] for n in needs[k]]) for i, k in listed]
+        if held is None or needs is None:
+            lines = None
+        else:
+            lines = [tuple([held[i][n] for n in needs[k]]) for i, k in zip(passages, at, strict=True)]
+    if not is_known or type(counter) is not RegexCounter:
+        tokens, sizes = text_tokens(texts, titles, counter), counted(counter, texts)
     made = Candidates.unchecked(
         ids=[f"{candidates.ids[i]}#s{k}" for i, k in zip(passages, (places + 1).tolist(), strict=True)],
         texts=texts,
         relevance=worth[rows],
-        tokens=text_tokens(texts, titles, counter),
+        tokens=np.asarray(tokens, dtype=np.int64),
         embeddings=None if vectors is None else vectors[rows],
         query_embedding=None if vectors is None else candidates.query_embedding,
         titles=titles,
@@ -235,11 +246,11 @@ def cut_into_sentences(
         question=candidates.question,
         positions=None if candidates.positions is None else candidates.positions[owners],
         embedder=candidates.embedder,
-        spans=np.stack([starts + [own.starts[k] for own, k in read], starts + ends], axis=1),
+        spans=np.stack([starts + first, starts + ends], axis=1),
         dates=taken(candidates.dates),
-        cut_from=[candidates.ids[i] for i in passages],
+        cut_from=taken(candidates.ids),
         documents=[names[i] for i in passages],
-        gaps=[own.gaps[k] for own, k in read],
+        gaps=gaps,
         sections=sections,
         pages=taken(candidates.pages),
         metadata=taken(candidates.metadata),
@@ -248,7 +259,7 @@ def cut_into_sentences(
     )
     if (document[owners] >= 0).all():  # parts of texts that agree agree, too
         number_documents(made, document[owners].tolist())
-    amounts = counted(counter, texts) / PASSAGE
+    amounts = np.asarray(sizes) / PASSAGE
     if formula:
         shares = amounts
     else:
@@ -267,8 +278,10 @@ def cut_into_sentences(
 def _pieces_of(candidates: Candidates, sentences: Sentences) -> Sequence[Pieces]:
     """What is read of the units of each candidate."""
     known = sentences.pieces
-    if known is not None and all(map(is_, [one.passage for one in known], candidates.texts)):
-        return known
+    if known is not None and candidates.titles is not None:
+        whose = [one.passage for one in known], [one.title for one in known]
+        if all(map(is_, whose[0], candidates.texts)) and all(map(is_, whose[1], candidates.titles)):
+            return known
     borders = np.searchsorted(sentences.owners, np.arange(len(candidates) + 1)).tolist()
     spans, leaning = np.ascontiguousarray(sentences.spans), sentences.needs is None
     return [
@@ -319,7 +332,7 @@ def _placed_once(
     group = of_passage[owners]
     by = [~required, -ends, cores, group]
     if sentences.needs is None:  # the one that leans on what stands before it comes first
-        starts = np.array(list(chain.from_iterable([one.starts for one in pieces])))[rows]
+        starts = np.array([unit.start for one in pieces for unit in one.units])[rows]
         by.insert(0, starts + at - cores)
     order = np.lexsort(by)
     unplaced = int((group < 0).sum())

@@ -112,7 +112,7 @@ def test_shares_never_overstate_a_cost_nor_understate_a_value() -> None:
         sharing = problem.sharing
         raw = rng.random(sharing.users[0].size)
         kept = sharing.keep(np.flatnonzero(rng.random(problem.m) < 0.7))
-        for one in (sharing, sharing.with_shares(raw).keep(np.arange(problem.m)), kept):
+        for one in (sharing, problem.with_shares(raw).sharing.keep(np.arange(problem.m)), kept):
             assert one.share.sum(axis=0).max(initial=0.0) <= 1.0
             assert not one.share[~one.needs].any()
             p, c = one.shared_out()
