@@ -30,8 +30,7 @@ import httpx
 import numpy as np
 
 from benchmarks.faults import INTO, OUT, FaultyServer, dollars, faulty_server
-from benchmarks.processes import resident_mb
-from benchmarks.runner import Measured, at_least, note, text_table, write_json, write_text
+from benchmarks.runner import Measured, at_least, note, resident_mb, text_table, write_json, write_text
 from benchmarks.service import free_port
 from mio_rag import Collection, evaluate
 from mio_rag.assistants import Assistants, FindContext

@@ -344,3 +344,14 @@ def figure(panels: int, width: float = 5.2, height: float = 4.2) -> tuple[Any, l
         figsize=(width * panels, height), layout="constrained"
     )
     return made, list(made.subplots(1, panels, squeeze=False)[0])
+
+
+def resident_mb(process: int | None = None, peak: bool = False) -> float:
+    """Return resident megabytes of a process, by default of this one, now or at its peak; 0 if unknown."""
+    try:
+        # Not getrusage: on Linux its peak includes that of the process that started this one.
+        text = Path(f"/proc/{process or 'self'}/status").read_text(encoding="ascii")
+        line = next(one for one in text.splitlines() if one.startswith("VmHWM:" if peak else "VmRSS:"))
+        return int(line.split()[1]) / 1024
+    except (OSError, StopIteration, UnicodeDecodeError):
+        return 0.0

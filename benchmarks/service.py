@@ -17,8 +17,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.processes import resident_mb
-from benchmarks.runner import Measured, at_least, note
+from benchmarks.runner import Measured, at_least, note, resident_mb
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import SolverError
 from mio_rag.retrieval.index import CorpusIndex

@@ -131,10 +131,3 @@ def _misshapen(rng: np.random.Generator, program: dict[str, Any]) -> Any:
         if not whole:
             break
     return whole
-
-
-def _segments_without(program: dict[str, Any], i: int) -> dict[str, Any]:
-    if program.get("segments") is None:
-        return {}
-    needs = program["segments"]["needs"]
-    return {"segments": {**program["segments"], "needs": needs[:i] + needs[i + 1 :]}}
