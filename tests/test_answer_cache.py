@@ -13,7 +13,7 @@ import pytest
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
-from mio_rag.session.cache import AnswerCache, CacheSettings, digest_of, normal_question
+from mio_rag.session.cache import AnswerCache, CacheSettings, digest_of
 from mio_rag.types import Passage
 
 INDEX, OTHER = "aa" * 32, "bb" * 32
@@ -46,12 +46,6 @@ def test_the_same_question_is_found_however_it_is_written(tmp_path: Path, questi
     assert (found is not None) is same
     if found is not None:
         assert (found.answer, found.question) == ({"answer": "Ada"}, "Who baked?")
-
-
-def test_letters_that_look_alike_are_alike() -> None:
-    assert normal_question("Caf\u00e9?") == normal_question("cafe\u0301")
-    assert normal_question("Was 1.5?") == "was 1.5"
-    assert normal_question("What is 5!?") != normal_question("What is 5?")
 
 
 def test_another_setting_model_index_or_version_finds_nothing(
@@ -186,17 +180,3 @@ def test_the_digest_of_an_index_goes_by_its_content(rivers: Dataset, river_index
         digest(*rest, first),
     ]
     assert len({river_index.digest(), *changed}) == len(changed) + 1
-
-
-@pytest.mark.parametrize("vectors", ["exact", "8bit"])
-def test_the_digest_stays_on_disk_and_mapped(rivers: Dataset, tmp_path: Path, vectors: str) -> None:
-    built = CorpusIndex.build(rivers.passages, TfidfEmbedder(), vectors=vectors, sentences=True)
-    built.save(tmp_path / "index")
-    for mapped in (False, True):
-        assert CorpusIndex.load(tmp_path / "index", mapped=mapped).digest() == built.digest()
-
-
-def test_settings_are_checked_together() -> None:
-    with pytest.raises(InputError) as raised:
-        CacheSettings(entries=0, days=float("nan"))
-    assert len(raised.value.problems) == 2

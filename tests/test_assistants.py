@@ -24,7 +24,6 @@ from mio_rag.assistants import (
     FindContext,
     ListDocuments,
     ReadDocument,
-    configuration,
     make_server,
 )
 from mio_rag.context import RegexCounter
@@ -296,17 +295,6 @@ def test_over_a_store_only_what_a_store_can_do_is_offered(tmp_path: Path) -> Non
     assert "thirty days" in tools.find_context(FindContext(question=QUESTION)).text
 
 
-def test_a_configuration_warns_where_the_package_is_missing(folder: Path) -> None:
-    block = "import sys; sys.modules['mcp'] = None; sys.argv[0] = 'mio-rag'; "
-    program = [sys.executable, "-c", f"{block}from mio_rag.cli.app import app; app()"]
-    asked = [*program, "mcp", str(folder), "--print-config", "cursor"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    assert json.loads(done.stdout)["mcpServers"]
-    assert "needs the package 'mcp'" in done.stderr
-    done = subprocess.run(command(folder, "--print-config", "cursor"), capture_output=True, text=True)
-    assert done.stderr == ""
-
-
 def test_changed_files_are_read_again_and_folders_joined(tools: Assistants, folder: Path, tmp_path) -> None:
     (folder / "new.md").write_text("# Parking\n\nParking costs four euros a day.\n")
     (found,) = talk(make_server(tools), ("find_context", {"question": "What does parking cost?"}))
@@ -355,19 +343,6 @@ def test_over_http(address: str) -> None:
         assert httpx.post(address, json={}, headers=headers).status_code in (403, 421)
 
 
-@pytest.mark.parametrize("client", ["claude-desktop", "cursor", "vscode", "claude-code"])
-def test_configurations_of_clients(client: str) -> None:
-    said = configuration(client, ["/abs/handbook"], "handbook")
-    assert "/abs/handbook" in said
-    if client == "claude-code":
-        assert said.startswith("claude mcp add handbook -- /")
-    else:
-        (entry,) = json.loads(said)["servers" if client == "vscode" else "mcpServers"].values()
-        assert entry["args"][-2:] == ["mcp", "/abs/handbook"]
-    with pytest.raises(InputError, match="did you mean 'cursor'"):
-        configuration("curser", [], "x")
-
-
 def test_a_filter_of_the_server_holds_for_every_tool(folder: Path) -> None:
     tools = Assistants([folder], embedder="tfidf", where=["source=le*", "source=*.md"])
     assert "thirty days of leave" in tools.find_context(FindContext(question="Are there secrets?")).text
@@ -385,21 +360,6 @@ def test_a_filter_of_the_server_holds_for_every_tool(folder: Path) -> None:
     )
     (entry,) = json.loads(done.stdout)["mcpServers"].values()
     assert entry["args"][-2:] == ["--where", "source=le*"]
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--http", "0.0.0.0:80"], "listens on this machine alone"),
-        (["--http", "x"], "write PORT or HOST:PORT"),
-        (["--allow-ask", "gpt"], "gpt"),
-        (["--where", "tenant"], "'tenant' is no condition"),
-    ],
-)
-def test_the_command_refuses(folder: Path, more, message) -> None:
-    done = subprocess.run(command(folder, *more), capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert message in done.stderr
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:

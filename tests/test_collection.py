@@ -12,24 +12,15 @@ import pytest
 
 import mio_rag
 from mio_rag import Collection, InputError, MioRagError, Passage, select
-from mio_rag.adapters.plain import from_plain, make_selector, to_plain
 from mio_rag.errors import IndexFormatError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.generation.base import told_pieces
-from mio_rag.relevance import load_model
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
-from mio_rag.solvers import SolveOptions
 from mio_rag.types import Answer
 
 TEXTS = ["a b c", "d e", "f"]
 RAW = {"redundancy_weight": 0, "passage_penalty": 0}
-
-
-def test_the_ten_names_are_loaded_on_first_use() -> None:
-    names = ("select", "Collection", "Passage", "Selection", "Answer", "Policy", "Store", "MioRagError")
-    assert all(getattr(mio_rag, name) is not None for name in names)
-    assert {*names, "register_method", "evaluate"} <= set(dir(mio_rag))
 
 
 class TestSelect:
@@ -93,19 +84,6 @@ class TestSelect:
         given = {"scores": [2, 1], "budget": 200, "relevance_model": "given", **RAW}
         assert select("?", passages, **given).texts == (" ".join(words),)
         assert select("?", passages, merge=False, **given).texts == tuple(texts)
-
-    def test_other_methods_are_named(self) -> None:
-        vectors = {"embeddings": np.eye(3), "question_embedding": [0.1, 0.2, 0.9], "budget": 2}
-        assert select("q", TEXTS, method="topk", **vectors).ids[0] == "2"
-        with pytest.raises(InputError, match="topk"):
-            select("q", TEXTS, method="topp", **vectors)
-        with pytest.raises(InputError, match="give a name, or a function"):
-            select("q", TEXTS, method=3, **vectors)
-        assert select("q", TEXTS, method=lambda pool, budget: ["1"], **vectors).ids == ("1",)
-
-    def test_a_misspelt_budget_is_recognised(self) -> None:
-        with pytest.raises(InputError, match=r"'budgt' is unknown: did you mean 'budget'\?"):
-            select("q", TEXTS, scores=[1, 2, 3], budgt=2)
 
     def test_settings_are_those_of_a_selector(self) -> None:
         given = {"scores": [1.0, 3.0, 2.0], "tokens": [1, 1, 1], "budget": 9, "redundancy_weight": 0}
@@ -190,44 +168,6 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> No
         select(**given)
 
 
-ALL = {
-    "redundancy_weight": 0.3, "passage_penalty": "auto", "token_price": 0.001, "norm": "l1",
-    "min_passages": 1, "max_passages": 5, "max_per_source": {"a": 2}, "must_include": ["x"],
-    "must_exclude": ["y"], "solver": "highs",
-    "options": SolveOptions(time_limit_seconds=None, relative_gap=0.01),
-    "relevance_model": load_model("default"), "link_benefit": 0.2, "redundancy_by_relevance": False,
-    "prompt_order": "document", "counterpart": "joint", "passage_radii": {"x": 0.1}, "merge": False,
-    "shared_text_weight": 0.5, "near_duplicates": "all",
-    "side": SideConstraints(cover="kmeans:3", conflicts=[("x", "z")], prices={"clusters": 0.1}),
-}  # fmt: skip
-
-
-def test_settings_survive_json() -> None:
-    plain = to_plain(Selector(**ALL))
-    again = from_plain(json.loads(json.dumps(plain, allow_nan=False)))
-    assert to_plain(again) == plain
-    assert again.side.prices == {"clusters": 0.1}
-    assert from_plain({}) == Selector()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: make_selector(None, {"redundancy": 1}), "'redundancy' is unknown: did you mean"),
-        (lambda: from_plain([1]), "expected a table of settings"),
-        (lambda: from_plain({"options": {"time_limit": 3}}), "did you mean 'time_limit_seconds'"),
-        (lambda: from_plain({"relevance_model": {}}), "not a relevance model"),
-        (lambda: from_plain({"uncertainty": {"set": "cube"}}), "an uncertainty set is"),
-    ],
-)
-def test_what_is_no_setting_is_named(call, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        call()
-
-
-QUESTION = "Which suspension bridge was opened first, the Menai or the Clifton Suspension Bridge?"
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("handbook")
@@ -292,12 +232,6 @@ class TestCollection:
         assert docs.refresh().changed == ("work.md",)
         assert "forty days" in docs.select("How many days of leave?", budget=60).context
 
-    @pytest.mark.parametrize("question", [None, 5])
-    def test_what_is_no_question_is_named(self, docs: Collection, question: Any) -> None:
-        for ask in (docs.select, docs.ask):
-            with pytest.raises(InputError, match=f"question is {question}, expected a string"):
-                ask(question)
-
     def test_a_policy_is_of_the_collection(self, docs: Collection) -> None:
         with pytest.raises(InputError, match=r"a policy belongs to the collection: Collection\(source"):
             docs.select("When does the office open?", policy="frugal")
@@ -348,21 +282,6 @@ class TestCollection:
         steps = Collection(docs.index, policy=policy)
         assert steps.ask("How many days of leave?", budget=60).text
 
-    @pytest.mark.parametrize(
-        ("call", "message"),
-        [
-            (lambda docs: Collection("no/such/folder"), "does not exist"),
-            (lambda docs: Collection(3), "is not a store"),
-            (lambda docs: docs.select(" "), "the question is empty"),
-            (lambda docs: docs.select("q", budget=0), "budget must be >= 1"),
-            (lambda docs: docs.select("q", unitss="x"), "did you mean 'units'"),
-            (lambda docs: docs.ask("q", model="gpt"), "gpt"),
-        ],
-    )
-    def test_what_does_not_fit_is_named(self, docs: Collection, call, message: str) -> None:
-        with pytest.raises(InputError, match=message):
-            call(docs)
-
 
 def test_paths_are_one_collection_that_follows_its_files(tmp_path: Path) -> None:
     for name, days in (("north", "thirty"), ("south", "forty")):
@@ -379,13 +298,6 @@ def test_paths_are_one_collection_that_follows_its_files(tmp_path: Path) -> None
     assert len(Collection([tmp_path / "north"]).index) == 1
     with pytest.raises(InputError, match="no path is given"):
         Collection([])
-
-
-def test_documents_that_a_filter_leaves_out_for_lack_of_its_key_are_named() -> None:
-    given = [{"text": "a b c", "tenant": "a"}, {"text": "d e"}]
-    (note,) = select("who?", given, scores=[0.9, 0.8], where={"tenant": "a"}, **RAW).notes
-    assert note.code == "filter_key_missing"
-    assert "1 of 2 documents" in note
 
 
 def test_texts_that_are_pieces_of_documents_are_read_by_rows_and_sentences() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
-from mio_rag.evaluation.harness import EvaluationSettings
 from mio_rag.methods import (
     digests,
     known_methods,
@@ -149,16 +148,6 @@ def test_adaptive_k_reads_five_beyond_the_largest_gap() -> None:
     assert found == sorted(shuffled[:8].tolist())
 
 
-@pytest.mark.parametrize("name", ["mmr", "msd", "cover", "dpp", "ssd"])
-def test_pyversity_is_asked_for_its_order(name: str) -> None:
-    library = pytest.importorskip("pyversity")
-    given = pool(3)
-    order = library.diversify(given.embeddings, given.relevance, k=len(given), strategy=name).indices
-    ranks = np.empty(len(given))
-    ranks[order] = -np.arange(len(given))
-    assert chosen(f"pyversity:{name}", given, 90) == filled(ranks, given.tokens, 90)
-
-
 # Methods of your own
 
 
@@ -221,31 +210,6 @@ def test_check_method_finds_what_changes_from_call_to_call() -> None:
     with pytest.raises(AssertionError, match="method 'unsteady' failed"):
         check_method(unsteady)
     check_method(lambda given, budget: list(given.ids), pools=6)
-
-
-def test_names_and_needs_are_checked() -> None:
-    with pytest.raises(InputError) as raised:
-        register_method("topk", 3, needs=("embedings",))  # type: ignore[call-overload]
-    assert len(raised.value.problems) == 3
-    assert "did you mean 'embeddings'" in str(raised.value)
-    with pytest.raises(InputError, match="lower-case"):
-        register_method("My method", lambda given, budget: [])
-    with pytest.raises(InputError, match="not a method that was registered"):
-        unregister_method("topk")
-    with pytest.raises(InputError, match="one of the package"):
-        register_method("none", lambda given, budget: [])  # what --methods takes for no method
-
-
-@pytest.mark.parametrize("name", ["random", "frugal"])
-def test_a_method_does_not_stand_behind_a_policy_of_its_name(name: str) -> None:
-    register_method(name, lambda given, budget: [])
-    try:
-        with pytest.raises(InputError, match="is a policy, too"):
-            EvaluationSettings(
-                methods=("topk",), controllers=(f"policy:{name}" if name == "frugal" else name,)
-            )
-    finally:
-        unregister_method(name)
 
 
 def test_a_plugin_is_a_file_that_registers(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from mio_rag import Collection, Selection
-from mio_rag.assistants import Assistants, FindContext
 
 FILES = {
     "prices-2026.md": "---\ndate: 2026-01-05\n---\n# Prices\n\nA car from Sandvik to Bergholm: 30 euros.\n",
@@ -108,16 +107,6 @@ def test_a_clause_that_is_read_is_not_called_missing(tmp_path: Path) -> None:
     assert not told(chosen)
 
 
-def test_of_documents_without_the_key_of_a_filter_those_are_named_that_match(tmp_path: Path) -> None:
-    for k in range(9):
-        (tmp_path / f"a{k}.md").write_text(f"# Ship {k}\n\nShip {k} is painted green.\n")
-    (tmp_path / "lease.md").write_text("# Lease\n\nThe lease of the quay ends in May.\n")
-    (tmp_path / "dated.md").write_text("---\ndate: 2026-01-05\n---\n# Quay\n\nThe quay is long.\n")
-    chosen = Collection(tmp_path, embedder="tfidf").select("When does the lease end?", where="date>=2025")
-    (note,) = told(chosen, "filter_key_missing")
-    assert ": lease.md, a0.md, a1.md, a2.md, a3.md, a4.md, a5.md, a6.md and 2 more" in note
-
-
 def test_a_row_with_all_words_of_the_question_is_not_doubted(docs: Collection) -> None:
     for question in ("what is the extension of oda myhre?", "WHAT IS THE EXTENSION OF ODA MYHRE?"):
         chosen = docs.select(question, budget=40)
@@ -125,12 +114,6 @@ def test_a_row_with_all_words_of_the_question_is_not_doubted(docs: Collection) -
         assert chosen.answerable is not None
         assert chosen.answerable >= 0.5
         assert not told(chosen, "answerable")
-
-
-def test_an_assistant_is_told(folder: Path) -> None:
-    found = Assistants([folder]).find_context(FindContext(question="How many cars does MV Lomvi carry?"))
-    assert "Note: No document has 'Lomvi'." in found.text
-    assert "No document has 'Lomvi'." in found.data["notes"]
 
 
 def test_languages_that_the_embedder_does_not_read_are_said(docs: Collection, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from mio_rag.errors import InputError
 from mio_rag.learning.bandit_log import EventLog
 from mio_rag.policy import PRESETS, Policy, policy_of, preset_text
 from mio_rag.policy.files import allocating, resolve
-from mio_rag.policy.tables import DollarPrice, Model, Total
 from mio_rag.selection.selector import Selector
 from mio_rag.session.tiers import Tier
 from mio_rag.solvers import SolveOptions
@@ -156,11 +155,6 @@ def test_a_tier_above_the_ceiling_is_found_before_anything_runs(tmp_path: Path) 
     assert "a search brings 50" in told[1]
 
 
-def test_a_workflow_has_no_effect_beside_a_planner_and_is_refused() -> None:
-    (told,) = problems({"order": {"by": "planner", "file": "p", "workflow": "rewrite-first"}})
-    assert 'workflow has no effect with by = "planner"' in told
-
-
 def test_learned_parts_must_fit_together(tmp_path: Path) -> None:
     router = router_file(tmp_path / "r.safetensors", "tfidf:one", 4)
     planner = planner_file(tmp_path / "p.safetensors", embedder="tfidf:two")
@@ -251,18 +245,6 @@ def test_the_content_of_a_model_is_looked_at_also_where_its_name_has_options(tmp
         assert "has the content" in told[0]
 
 
-def test_worth_makes_the_price() -> None:
-    policy = Policy(price=DollarPrice(worth=0.01), models={"reader": Model(input=2.0, output=8.0)})
-    assert policy.fixed_price == pytest.approx(2e-6 / 0.01)
-    assert Policy(price=Total(total=10_000, per="day")).fixed_price is None
-
-
-@pytest.mark.parametrize("name", ["mine.toml", "folder/mine"])
-def test_a_file_that_is_missing_is_told_as_such(name: str) -> None:
-    with pytest.raises(InputError, match=f"^policy '{name}': no such file"):
-        Policy.load(name)
-
-
 BASE = Selector()
 TOTAL = {"price": {"total": 5000, "questions": 10}}
 
@@ -292,16 +274,6 @@ def test_an_allocation_reads_by_the_policy_and_names_what_it_cannot_keep() -> No
         allocating(policy_of({**TOTAL, "repeat": {"by": "price"}}, "p"), BASE)
 
 
-def test_changes_are_checked_with_the_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text('[selection]\nrelevance_model = "model.json"\n')
-    seen: list[object] = []
-    with pytest.raises(InputError, match="relevance"):
-        Policy.load(tmp_path / "mine.toml", lambda data: seen.append(data) or data)
-    assert seen == [{"selection": {"relevance_model": str(tmp_path / "model.json")}}]
-    changed = Policy.load("default", lambda data: data | {"limits": {"budget": 7}})
-    assert (changed.limits.budget, changed.name, changed.fixed_price) == (7, "default", 0.0)
-
-
 def test_the_program_opens_files_and_keeps_its_own_limits() -> None:
     base = Selector(options=SolveOptions(time_limit_seconds=2.0, threads=2))
     told = {"relevance_model": "ranks", "solver": "highs", "options": {"time_limit_seconds": 7.0}}
@@ -328,17 +300,3 @@ def test_a_policy_is_plain_where_one_search_and_one_program_decide(
     given: dict[str, Any], is_plain: bool
 ) -> None:
     assert Policy.from_dict(given).is_plain == is_plain
-
-
-def test_a_decision_that_nobody_knows_is_not_plain() -> None:
-    class More(Policy):
-        checking: str = "never"
-
-    assert More().is_plain
-    assert not More(checking="always").is_plain
-
-
-def test_a_policy_that_was_looked_at_can_be_changed() -> None:
-    policy = Policy()
-    assert policy.is_plain
-    assert policy.replace(name="mine").is_plain

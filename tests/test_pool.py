@@ -3,21 +3,15 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mio_rag import Selector
-from mio_rag.errors import InputError, choose
-from mio_rag.methods import make_methods
-from mio_rag.policies.make import make_controller
-from mio_rag.policies.setup import Setup
+from mio_rag.errors import InputError
 from mio_rag.pool import COLUMNS, Pool
 from mio_rag.sentences import NameDictionary, cut, leading_name, name_key
-from mio_rag.solvers.registry import check_name
 from mio_rag.types import Line, Passage, Question
 
 GOOD = {"ids": ["a", "b"], "texts": ["first", "second"], "relevance": [0.5, 0.1], "tokens": [3, 4]}
@@ -69,12 +63,6 @@ def test_each_defect_has_its_message(changes: dict, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         Pool(**{**GOOD, **changes})
     assert len(caught.value.problems) == 1
-
-
-def test_all_defects_are_reported_at_once() -> None:
-    with pytest.raises(InputError) as caught:
-        Pool(["a", "a"], ["x"], [math.inf, 1], [0, 1], embeddings=np.zeros((3, 2)), radius=-1)
-    assert len(caught.value.problems) == 6
 
 
 def test_a_pool_has_read_only_arrays_of_its_own() -> None:
@@ -223,23 +211,6 @@ def test_merged_pools_keep_radius_clusters_and_what_each_passage_has() -> None:
     assert full("ab").merge(full("bcd"), 2).ids == ("a", "b")
 
 
-def test_merged_scores_keep_their_scale() -> None:
-    one = full("ab", scores={"logit": [-3.0, -8.0], "dense": [0.1, 0.2]})
-    merged = one.merge(full("bc", scores={"logit": [-5.0, 2.0]}), 3)
-    assert set(merged.scores) == {"logit"}
-    assert merged.scores["logit"].tolist() == [-3.0, -5.0, 2.0]
-
-
-def test_pools_without_passages_are_merged() -> None:
-    nothing = full("ab").take([])
-    assert nothing.merge(nothing, 3).ids == ()
-    for one, other in ((nothing, full("ab")), (full("ab"), nothing)):
-        merged = one.merge(other, 3)
-        assert merged.ids == ("a", "b")
-        assert merged.spans is not None
-        assert merged.spans.tolist() == full("ab").spans.tolist()  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("column", [c for c in COLUMNS if c.merge in ("either", "both", "pairs")])
 def test_a_column_that_one_pool_lacks(column: Any) -> None:
     lacking = {"documents": None, "spans": None} if column.name == "sources" else {}
@@ -293,18 +264,3 @@ def test_the_longest_name_with_a_capital_or_a_digit_is_a_mention() -> None:
 )
 def test_leading_name(text: str, name: str) -> None:
     assert leading_name(text) == name
-
-
-@pytest.mark.parametrize(
-    ("act", "meant"),
-    [
-        (lambda: make_methods(["exakt"], Selector()), "exact"),
-        (lambda: check_name("high"), "highs"),
-        (lambda: make_controller("treshold", Setup()), "threshold"),
-        (lambda: Selector.preset("thorogh"), "thorough"),
-    ],
-)
-def test_every_list_of_names_proposes_a_similar_one(act: Callable[[], object], meant: str) -> None:
-    with pytest.raises(InputError, match=f"is unknown: did you mean '{meant}'"):
-        act()
-    assert choose("zzz", ["topk", "exact"], more=", topk:K") == "choose topk, exact, topk:K"

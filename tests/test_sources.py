@@ -11,7 +11,7 @@ from time import sleep
 import pytest
 
 from mio_rag.errors import IndexFormatError, InputError
-from mio_rag.sources import Building, cached_indexes, changes_of, index_folder, kind_of, open_source, prune
+from mio_rag.sources import Building, cached_indexes, changes_of, kind_of, open_source, prune
 
 WORDS = Building("tfidf")
 
@@ -24,13 +24,6 @@ def handbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "travel.md").write_text("# Travel\n\nThe allowance in Norway is 75 EUR a day.\n")
     (folder / "safety.txt").write_text("Ikram Bell leads the safety training on Tuesday.")
     return folder
-
-
-def test_questions_beside_documents_are_not_read(handbook: Path) -> None:
-    (handbook / "questions.jsonl").write_text('{"question": ')
-    assert len(open_source(handbook, WORDS).index) == 2
-    (handbook / "corpus.jsonl").write_text('{"id": "k", "text": "The Arno flows"}\n')
-    assert tuple(open_source(handbook, WORDS).index.ids) == ("k",)
 
 
 def test_every_kind_of_source_opens(handbook: Path, tmp_path: Path) -> None:
@@ -127,13 +120,6 @@ def test_indexes_of_what_is_gone_are_removed(handbook: Path, tmp_path: Path) -> 
     assert os.listdir(tmp_path / "cache" / "indexes") == []
 
 
-def test_where_the_cache_lies(handbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert index_folder(handbook).parent == tmp_path / "cache" / "indexes"
-    monkeypatch.delenv("MIO_RAG_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert index_folder(handbook).parent == tmp_path / "xdg" / "mio-rag" / "indexes"
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -149,12 +135,6 @@ def test_what_is_not_there(
     with pytest.raises(InputError) as caught:
         open_source(name)
     assert said in str(caught.value)
-
-
-def test_an_index_has_its_own_embedder(handbook: Path) -> None:
-    folder = open_source(handbook, WORDS).folder
-    with pytest.raises(InputError, match="an embedder of its own"):
-        open_source(folder, WORDS)
 
 
 #: Index a folder; be killed before the n-th renaming, or write to a full disk.

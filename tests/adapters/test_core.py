@@ -1,6 +1,5 @@
 """What all adapters share, without any framework."""
 
-import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from mio_rag.adapters.core import Documents, Vectors, choose
-from mio_rag.errors import InfeasibleError, InputError
+from mio_rag.errors import InputError
 from mio_rag.retrieval import TfidfEmbedder
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
@@ -90,14 +89,6 @@ def test_vectors_asked_for_by_many_threads_are_each_texts_own(monkeypatch) -> No
         assert list(pool.map(wrong, range(8))) == [0] * 8
 
 
-def test_an_embedder_that_changes_its_dimensions_is_named() -> None:
-    vectors = Vectors(lambda texts: [[1.0] * len(texts[0])] * len(texts), lambda text: [1.0])
-    vectors.passages(["ab"])
-    with pytest.raises(InputError, match="3 dimensions, earlier of 2"):
-        vectors.passages(["ab", "abc"])
-    assert vectors.passages(["xyz"]).shape == (1, 3)
-
-
 def test_an_embedder_of_mio_rag_serves_unless_it_is_unfitted() -> None:
     fitted = TfidfEmbedder()
     fitted.fit(["red boat", "blue car"])
@@ -111,24 +102,6 @@ def test_ids_are_made_where_they_lack_or_repeat() -> None:
     items = Documents(["one", "two", "three"], ["x", "x", ""], scores=[3.0, 2.0, 1.0])
     found = choose("q", items, budget=9, selector=SCORED)
     assert found.selection.ids == ("x", "x#2", "2")
-
-
-def test_a_cap_by_source_needs_sources() -> None:
-    selector = Selector.raw(redundancy_weight=0, max_per_source=1)
-    with pytest.raises(InputError, match=r"no document has a source, .*\(source_key\)"):
-        choose("q", Documents(["a"], sources=[""], scores=[1.0]), budget=9, selector=selector)
-    with pytest.raises(InputError, match="sources has 1 entries, expected 2"):
-        Documents(["a", "b"], sources=["s"])
-
-
-def test_notes_and_report_are_plain_data() -> None:
-    items = Documents(["one two", "three", "four five six"], scores=[0.9, 0.2, 0.1])
-    found = choose("q", items, budget=3, selector=SCORED)
-    assert json.loads(json.dumps(found.notes)) == list(found.notes)
-    report = json.loads(json.dumps(found.report()))
-    assert (report["tokens_used"], report["budget"]) == (3, 3)
-    assert list(report["left_out"]) == ["2"]
-    assert report["certificate"]["status"] == "optimal"
 
 
 def test_a_constraint_broken_at_its_price_is_told() -> None:
@@ -153,13 +126,6 @@ def test_where_nothing_is_chosen_a_warning_says_why(caplog: pytest.LogCaptureFix
     assert read.indices
     assert all(note["certificate"]["relevance_source"].startswith("scores: ") for note in read.notes)
     assert not caplog.text
-
-
-def test_an_empty_context_is_an_error() -> None:
-    selector = Selector.raw(redundancy_weight=0, min_passages=2)
-    items = Documents(["one two three", "four five six"], scores=[1.0, 1.0])
-    with pytest.raises(InfeasibleError, match="a budget of 6 tokens would do"):
-        choose("q", items, budget=5, selector=selector)
 
 
 @pytest.mark.parametrize(
@@ -203,15 +169,6 @@ for name in ("langchain", "llama_index", "haystack", "dspy"):
         f'pip install -c constraints.txt -e ".[{extra}]"' in line
         for extra, line in zip(extras, lines, strict=True)
     )
-
-
-def test_the_former_name_of_the_budget_is_understood() -> None:
-    haystack = pytest.importorskip("mio_rag.adapters.haystack", exc_type=ImportError)
-    langchain = pytest.importorskip("mio_rag.adapters.langchain", exc_type=ImportError)
-    assert langchain.SelectionCompressor(budget_tokens=77).budget == 77
-    assert haystack.SelectionRanker(budget_tokens=77).budget == 77
-    with pytest.raises(InputError, match="budget"):
-        langchain.SelectionCompressor(budget_tokens=0)
 
 
 FARES = "# Fares\n\n| Quay | Summer | Winter |\n|---|---|---|\n| Loen | 54 | 61 |\n| Olden | 12 | 15 |\n"

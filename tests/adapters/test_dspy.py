@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import InputError
 from tests.adapters.conftest import Counting
 
 dspy = pytest.importorskip("dspy")
@@ -104,19 +103,3 @@ def test_other_retrievers(model) -> None:
 
     module = SelectionModule(Awaited(), budget=9, redundancy_weight=0)
     assert [p.get("text") for p in asyncio.run(module.acall("q")).passages] == ["y", None]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({}, "give a retriever, or passages="),
-        ({"passages": [1], "scores": [1]}, "a passage is a int without text"),
-        ({"passages": ["a"], "scores": [1, 2]}, "scores has 2 entries, expected 1"),
-        ({"passages": ["a"]}, "have no embedding: give embedder="),
-    ],
-)
-def test_what_does_not_fit_is_named(given, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        SelectionModule(budget=9)("q", **given)
-    with pytest.raises(InputError, match="did you mean 'solver'"):
-        SelectionModule(budget=9, sovler="highs")

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import InputError
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import SolveOptions
@@ -110,16 +109,3 @@ def test_all_settings_survive_yaml() -> None:
         Document(id=i, content=i, score=1.0, embedding=[1.0], meta={"source_id": "s"}) for i in "abc"
     ]
     assert "a" in [d.id for d in loaded.run("q", documents)["documents"]]
-
-
-def test_what_cannot_be_saved_or_used_is_named(model) -> None:
-    with pytest.raises(InputError, match="embedder is an object"):
-        SelectionRanker(9, embedder=model.model).to_dict()
-    with pytest.raises(InputError, match="counts nothing"):
-        SelectionRanker(9, counter="gpt")
-    with pytest.raises(InputError, match="go together"):
-        SelectionRanker(9, text_embedder=MockTextEmbedder())
-    with pytest.raises(InputError, match="did you mean 'max_passages'"):
-        SelectionRanker(9, max_passage=2)
-    assert SelectionRanker(9).run("q", [])["documents"] == []
-    assert SelectionRanker(9).run("q", [Document(content=None, score=1.0)])["documents"] == []

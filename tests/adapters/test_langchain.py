@@ -7,7 +7,6 @@ import pytest
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InfeasibleError, InputError
-from mio_rag.selection.selector import Selector
 from tests.adapters.conftest import Counting, check_notes
 
 pytest.importorskip("langchain_core")
@@ -103,21 +102,3 @@ def test_scores_of_a_reranker_are_relevance_and_nothing_is_changed(question) -> 
         SelectionCompressor(budget=2, redundancy_weight=0, min_passages=3).compress_documents(documents, "q")
     with pytest.raises(InputError, match="give embedder="):
         SelectionCompressor(budget=2, score_key=None).compress_documents(documents, question)
-
-
-def test_settings_are_checked_and_can_be_changed() -> None:
-    base = Selector.raw(max_passages=3)
-    compressor = SelectionCompressor(budget=9, selector=base, redundancy_weight=0.5)
-    assert (compressor.selector.max_passages, compressor.selector.redundancy_weight) == (3, 0.5)
-    compressor.selector = Selector.raw(redundancy_weight=0, max_passages=1)
-    documents = [Document(page_content=t, metadata={"relevance_score": 1.0}) for t in ("one", "two")]
-    assert len(compressor.compress_documents(documents, "q")) == 1
-    with pytest.raises(
-        InputError, match="setting 'redundency_weight' is unknown: did you mean 'redundancy_weight'"
-    ):
-        SelectionCompressor(budget=9, redundency_weight=1)
-    with pytest.raises(InputError, match="budget must be >= 1, got -1"):
-        SelectionCompressor(budget=-1)
-    with pytest.raises(InputError, match="radius"):
-        SelectionRetriever(retriever=RunnableLambda(lambda q: []), budget=9, radius=-1)
-    assert SelectionRetriever(retriever=RunnableLambda(lambda q: []), budget=9).invoke("q") == []

@@ -94,14 +94,6 @@ def test_settings_embed_model_is_the_default(index, local, question, expected, m
     assert all("mio_rag" not in n.node.metadata for n in nodes)
 
 
-def test_without_any_embedder_the_error_says_what_to_give(monkeypatch) -> None:
-    monkeypatch.setattr(Settings, "_embed_model", None)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    nodes = [NodeWithScore(node=TextNode(text=f"river {k}")) for k in range(3)]
-    with pytest.raises(InputError, match=r"give embedder=, or set llama_index\.core\.Settings\.embed_model"):
-        SelectionPostprocessor(budget=9).postprocess_nodes(nodes, query_str="rivers")
-
-
 def test_vectors_that_come_with_the_nodes_need_no_embedder() -> None:
     nodes = [
         NodeWithScore(node=TextNode(text=t, embedding=v))

@@ -196,13 +196,6 @@ def test_a_question_that_cannot_reach_its_floor_says_so_and_spends_nothing() -> 
     assert any("1 question without a selection (1): infeasible" in note for note in found.notes)
 
 
-def test_workers_change_nothing() -> None:
-    given = pools(20, 12, n=9)
-    one = allocate(given, 1200, selector=SELECTOR)
-    two = allocate(given, 1200, selector=SELECTOR, workers=2)
-    assert one.to_dict() == two.to_dict()
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -229,11 +222,3 @@ def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], words: str) ->
     given: dict[str, Any] = {"pools": pools(2), "total_tokens": 60, "selector": SELECTOR, **changes}
     with pytest.raises(InputError, match=words):
         allocate(**given)
-
-
-@pytest.mark.parametrize("wrong", [-0.1, float("nan"), float("inf"), True])
-def test_prices_and_mean_tokens_are_positive_numbers(wrong: Any) -> None:
-    with pytest.raises(InputError, match="must be a number from 0"):
-        at_prices(pools(2), [0.1, wrong], selector=SELECTOR)
-    with pytest.raises(InputError, match="must be a number above 0"):
-        price_for(pools(2), wrong, selector=SELECTOR)

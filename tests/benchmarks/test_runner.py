@@ -105,13 +105,6 @@ def test_a_file_that_is_no_study_is_refused(text: str, words: str, tmp_path: Pat
         studies.__wrapped__()
 
 
-def test_an_unknown_name_lists_the_known_ones(capsys) -> None:
-    assert main(["nothing"]) == 2
-    assert "conformance" in capsys.readouterr().err
-    assert main(["list"]) == 0
-    assert "conformance" in capsys.readouterr().out
-
-
 def row(kind: str, tokens: float, quality: float) -> Row:
     columns = {"tokens": np.array([tokens, tokens]), "right": np.array([quality, quality])}
     return Row(f"{kind} {tokens:g}", kind, columns)

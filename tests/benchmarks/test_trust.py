@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
 from benchmarks.runner import main
 from benchmarks.trust import checks, command
-from benchmarks.trust.command import contradiction, large_program
-from benchmarks.trust.draw import SHARED_TWISTS, SIZES, TWISTS, draw
+from benchmarks.trust.command import contradiction
+from benchmarks.trust.draw import draw
 from benchmarks.trust.oracle import enumerate_all
 from mio_rag.formulations import SelectionProgram
-from mio_rag.solvers import SolveOptions, branch_and_bound, relaxation, solve
+from mio_rag.solvers import SolveOptions, solve
 from mio_rag.solvers.result import conclude
 
 PROGRAM = SelectionProgram([3.0, 2.0], np.zeros((2, 2)), [1, 1], 1)
@@ -55,51 +54,12 @@ def test_the_oracle_agrees_with_the_other_enumeration(shared: bool) -> None:
     assert (left > 250) == shared
 
 
-def test_a_selection_at_the_edge_of_the_tolerance_is_doubtful() -> None:
-    truth = enumerate_all(SelectionProgram([1.0, 2.0], np.zeros((2, 2)), [7.5, 12], 19.5 - 1e-6))
-    assert (truth.least, truth.most, truth.doubtful) == (2.0, 3.0, True)
-    clear = enumerate_all(SelectionProgram([1.0, 2.0], np.zeros((2, 2)), [7.5, 12], 19.5 - 0.9e-6))
-    assert (clear.least, clear.most, clear.size) == (3.0, 3.0, 3.0)
-
-
-@pytest.mark.parametrize(("shared", "twists"), [(False, TWISTS), (True, TWISTS | SHARED_TWISTS)])
-def test_every_twist_is_drawn_and_programs_repeat(shared: bool, twists) -> None:
-    seen: set[str] = set()
-    for seed in range(250):
-        program, names = draw(np.random.default_rng(seed), 8, shared)
-        again, _ = draw(np.random.default_rng(seed), 8, shared)
-        assert program.to_dict() == again.to_dict()
-        seen.update(names)
-    assert seen == {*twists, *(f"values at {scale:g}" for scale in SIZES)}
-    large = large_program(np.random.default_rng(0), shared)
-    assert large.n >= 25
-    assert (large.segments is not None) == shared
-
-
 def test_solvers_that_contradict_each_other_are_noticed() -> None:
     high, low = claim([1, 0], 3.0), claim([0, 1], 2.0)
     assert contradiction(high, high) is None
     assert "bounds by 2" in str(contradiction(high, low))
     assert "bounds by 2" in str(contradiction(low, high))
     assert "infeasibility" in str(contradiction(high, claim(None, None, infeasible=True)))
-
-
-def test_settings_are_given_back() -> None:
-    def now() -> tuple:
-        return (
-            branch_and_bound._QUICK_WORK,
-            relaxation._EFFORTS,
-            branch_and_bound._start,
-            branch_and_bound._round,
-        )
-
-    before, settings = now(), ExitStack()
-    settings.enter_context(checks.forced_stages(0, 0.0, (1,)))
-    settings.enter_context(checks.weak_starts())
-    assert now()[:2] == (0, (1,))
-    with pytest.raises(KeyError), settings:
-        raise KeyError
-    assert now() == before
 
 
 def test_an_interrupted_run_resumes_to_the_same_report(tmp_path, monkeypatch) -> None:

@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.assistants import Assistants, FindContext
-from mio_rag.cli.chosen import Chosen, keys
+from mio_rag.cli.chosen import Chosen
 from mio_rag.collection import Collection
 from mio_rag.errors import InputError
 from mio_rag.generation import ExtractiveGenerator
-from mio_rag.policy.keys import changes_of
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.ask import ask
 from mio_rag.session.trace import read_traces
 from tests.cli.running import cli, here, ids, only_object, refused
-from tests.documents.made import pdf
 
 FORTH = "In what year was the Forth Bridge opened to rail traffic?"
 TOWERS = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
@@ -83,14 +80,6 @@ def test_the_context_is_on_stdout_and_the_rest_on_stderr(index: Path) -> None:
     assert ids(only_object(here(*asked, "--format", "json"))) == ids(told)
 
 
-def test_a_ranking_proves_nothing(index: Path) -> None:
-    asked = ("select", index, TOWERS, "--method", "topk:2", "--units", "sentences")
-    told, shown = only_object(here(*asked, "--json")), here(*asked, "--proof")
-    assert (told["method"], told["status"], told["gap"], len(told["parts"])) == ("topk:2", "ranked", None, 2)
-    assert "ranked by topk:2, which proves nothing." in shown.stderr
-    assert "note: units 'sentences' is left out: the method 'topk:2' ranks whole passages" in shown.stderr
-
-
 def test_nothing_selected_is_status_three(index: Path) -> None:
     for budget, said in ((5, "the shortest sentence has"), (12, "no sentence is worth its price")):
         done = here("select", index, "How tall is the tower of the Bell Rock Lighthouse?", "-b", budget)
@@ -118,17 +107,6 @@ def test_documents_are_indexed_on_first_use(tmp_path: Path, monkeypatch: pytest.
     assert "77 EUR" in changed.stdout
     assert "2 files (1 added, 1 changed), 2 passages" in changed.stderr
     assert "77 EUR" in here("select", folder / "travel.md", *asked[2:]).stdout
-
-
-def test_texts_name_their_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path / "cache"))
-    folder, question = tmp_path / "manuals", "Who rings the bell of the ship?"
-    folder.mkdir()
-    (folder / "ship.pdf").write_bytes(pdf("Ropes are made of hemp.", "The mate rings the bell of the ship."))
-    shown = here("select", folder, question, "--embedder", "tfidf", "--budget", "20").stdout
-    assert "[1] ship.pdf, p. 2, ship\nThe mate" in shown
-    found = Assistants([folder], embedder="tfidf").find_context(FindContext(question=question)).text
-    assert re.search(r"\[1\] ship.pdf, pp?\. (1, )?2, ship\n", found)
 
 
 def test_files_that_could_not_be_read_are_named_where_the_others_do_not_answer(
@@ -185,17 +163,6 @@ def test_sentences_are_read_where_passages_do_not_fit(index: Path) -> None:
     for given in ("strategies:raw", "fixed-1", "workflow:plain"):
         told = only_object(here("ask", index, FORTH, "-b", 256, "--policy", given, "--json"))
         assert told["units"] == "passages", given
-
-
-def test_keys_are_read_and_proposed() -> None:
-    known = keys()
-    assert {"price.token", "search.pool", "selection.redundancy_weight", "selection.side.cover",
-            "selection.options.seed", "server.queue",
-            "answers.cache", "limits.budget"} <= set(known)  # fmt: skip
-    assert all(key.help for key in known.values())
-    assert changes_of(["search.strategies=raw,hyde", "price.token=.1", "models.big.spec=gguf:x"]) == {
-        "search.strategies": ["raw", "hyde"], "price.token": 0.1, "models.big.spec": "gguf:x",
-    }  # fmt: skip
 
 
 def test_a_key_implies_who_decides(tmp_path: Path) -> None:
@@ -293,31 +260,6 @@ def test_a_policy_reads_the_same_at_every_door(tables: str | None, index: Path, 
         told = only_object(here(command, index, FORTH, "--policy", policy, "--json"))
         assert [name for part in told["parts"] for name in part["ids"]] == list(read), command
     assert told["answer"] == answer.text
-
-
-def test_a_refused_combination(index: Path, tmp_path: Path) -> None:
-    cache = sets(answers__cache=tmp_path / "c.sqlite")
-    for given, said in (
-        (("--policy", "mdp", *cache), "answers.cache does not go with a policy of several steps"),
-        (sets(answers__cache=tmp_path / "c", answers__cache_days=0), "answers.cache_days must be > 0"),
-    ):  # fmt: skip
-        assert said in " ".join(refused(here("ask", index, FORTH, *given)))
-
-
-def test_dollars_are_told_where_the_model_has_a_price(index: Path) -> None:
-    priced = sets(models__reader__input=2, models__reader__output=8)
-    told = only_object(here("ask", index, TOWERS, "-b", 256, *priced, "--json"))
-    usage = told["usage"]
-    expected = 2e-6 * usage["prompt_tokens"] + 8e-6 * usage["completion_tokens"]
-    assert usage["dollars"] == pytest.approx(expected)
-    assert "for these tokens of extractive" in here("ask", index, TOWERS, "-b", 256, *priced).stderr
-    # two dollars a million at .004 dollars for complete evidence: .0005 a token
-    asked = ("select", index, TOWERS, "-b", 400, "--proof", "--json")
-    paid = only_object(here(*asked, *priced, *sets(price__worth=0.004)))
-    same = only_object(here(*asked, *sets(price__token=0.0005)))
-    assert ids(paid) == ids(same)
-    assert paid["certificate"]["objective"] == pytest.approx(same["certificate"]["objective"])
-    assert paid["dollars"] == pytest.approx(2e-6 * paid["tokens"])
 
 
 def test_dollars_are_those_of_every_model(index: Path, tmp_path: Path) -> None:

@@ -13,10 +13,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from mio_rag.cli.evaluate import _Measuring
 from mio_rag.corpora import load
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import InputError
 from mio_rag.session.trace import read_traces
 from tests.cli.running import ROOT, full_disk, here, only_object, refused
 
@@ -193,20 +191,6 @@ def test_dollars_and_measures_by_a_model(index: Path, tmp_path: Path) -> None:
     assert set(told["run"]["settings"]["instruments"]) == {"judge", "embedder"}
 
 
-@pytest.mark.parametrize(
-    ("given", "closed_book", "answered", "said"),
-    [
-        (["cosine=index"], True, True, "has no index"),
-        (["bert-score=minilm@last"], False, True, "with a number"),
-        (["judge=oracle"], False, True, "judge 'oracle' is not known"),
-        (["judge"], False, True, "write NAME=VALUE"),
-    ],
-)
-def test_what_cannot_be_measured(given: list[str], closed_book: bool, answered: bool, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        _Measuring.of(given, closed_book, answered)
-
-
 def quiz(folder: Path) -> Path:
     """Multiple choice in the layout of question sets without a corpus."""
     data = folder / "quiz"
@@ -238,20 +222,6 @@ def test_closed_book_and_with_another_corpus(tmp_path: Path, rivers_at: Path) ->
                 f"scripted:{tmp_path}/quiz.json", "--out", tmp_path / "four", "--json")  # fmt: skip
     run = only_object(done)["run"]
     assert (run["passages"], run["dataset"]) == (6, "quiz")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("--methods topk,mdp --model extract", "without PATH there is nothing to select"),
-        ("--methods mdp --model extract -w source=x", "--where restricts documents"),
-        ("--methods none", "--methods is empty"),
-    ],
-)
-def test_nonsense_is_refused(index: Path, tmp_path: Path, options: str, said: str) -> None:
-    without = "PATH" in said or "--where" in said
-    asked = ("evaluate", *([] if without else [index]), "--questions", "demo")
-    assert said in " ".join(refused(here(*asked, "--out", tmp_path / "out", *options.split())))
 
 
 def test_demo(demo: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

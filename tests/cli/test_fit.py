@@ -148,20 +148,6 @@ def test_a_router_is_trained_as_a_policy_says(work: Path, tmp_path: Path) -> Non
     assert only_object(here(*fit, tmp_path / "l.safetensors", "--kind", "logistic"))["kind"] == "logistic"
 
 
-@pytest.mark.parametrize(("unit", "budget"), [("characters", None), ("tokens", 500)])
-def test_what_limits_a_tier_is_reported(
-    index: Path, tmp_path: Path, demo: Dataset, unit: str, budget: int | None
-) -> None:
-    more = "" if budget is None else 'unit = "tokens"\ncompress = "none"\ntoken_price = 0.001'
-    tiers = tmp_path / "one.toml"
-    tiers.write_text(f'[[tier]]\nname = "only"\ndepth = 5\ncontext = 500\nnew_tokens = 16\n{more}\n')
-    asked = ("ask", index, demo.questions[0].text, "--policy", "tier:only", "--set", f"depth.tiers={tiers}")
-    told = only_object(here(*asked, "--json"))
-    assert (told["tier"], told["budget"]) == ({"name": "only", "context": 500, "unit": unit}, budget)
-    shown = " ".join(here(*asked, "--why").stderr.split())
-    assert (f"(the tier only reads up to 500 {unit})" in shown) == (budget is None)
-
-
 def test_replies_are_kept_next_to_the_table(
     work: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo: Dataset
 ) -> None:
@@ -184,29 +170,6 @@ def test_replies_are_kept_next_to_the_table(
     second = only_object(here(*label, tmp_path / "b.parquet", "--json"))
     assert len(asked) == before  # everything that the second run wanted to know was kept
     assert second["label_shares"] == first["label_shares"]
-
-
-def test_what_no_router_can_be_made_of(work: Path, index: Path, tmp_path: Path) -> None:
-    table, router = work / "r.parquet", work / "r.safetensors"
-    (tmp_path / "bad.toml").write_text(LADDER.replace("depth = 3", "depth = 30"))
-    damaged = tmp_path / "damaged.safetensors"
-    damaged.write_bytes(router.read_bytes()[:200])
-    label = ("policy", "fit", "router", index, "--questions", "demo", "--out")
-    for given, said in (
-        ((*label, "x.csv"), "ends in .safetensors or .parquet"),
-        ((*label, tmp_path / "x.parquet"), "labels by answers need a model"),
-        ((*label, tmp_path / "x.parquet", "--by", "luck", "--model", "extract"), "by='luck' is unknown"),
-        (
-            (*label, tmp_path / "x.parquet", "--by", "evidence", "--tiers", tmp_path / "bad.toml"),
-            "cheaper in depth",
-        ),
-        (
-            ("policy", "fit", "router", table, "--out", tmp_path / "x.safetensors", "--kind", "tree"),
-            "kind must be",
-        ),
-        (("ask", index, "q", "--policy", "routed", "--set", f"depth.file={damaged}"), "damaged"),
-    ):
-        assert said in " ".join(refused(here(*given))), given
 
 
 # -- planner ----------------------------------------------------------------------------------------------
@@ -286,23 +249,3 @@ def test_a_planner_is_trained_judged_and_asked(
     assert only_object(here(*again, "--json"))["differing"] == []
     traces.write_text(traces.read_text().replace('"alpha": 0.1', '"alpha": 9.0'))
     assert here(*again).returncode == 1
-
-
-def test_planners_are_refused_where_they_do_not_fit(table: Path, index: Path, tmp_path: Path) -> None:
-    file = tmp_path / "planner.safetensors"
-    fit = ("policy", "fit", "planner", table, "--out", file, "--embedder", index)
-    assert here(*fit).returncode == 0
-    done = here("evaluate", index, "--questions", "demo", "--limit", 2, "--methods", "planner@0,planner@5",
-                "--set",
-                f"order.file={file}", "--model", "extract", "--out", tmp_path / "run", "--json")  # fmt: skip
-    assert {entry["method"] for entry in only_object(done)["summary"]} == {"planner@0", "planner@5"}
-    chosen = ("--policy", "planner", "--set", f"order.file={file}")
-    for given, said in (
-        (("serve", index, *chosen), "--policy planner is no policy of a service"),
-        ((*fit, "--test", 0.9), "3 of 24 questions are left to learn from, 10 are needed"),
-    ):
-        assert said in " ".join(refused(here(*given))), given
-    assert here(*fit, "--test", 0).returncode == 0
-    judge = ("policy", "replay", table, "--planner", file, "--prices", "0.1", "--embedder", index)
-    assert "has learned from all 24 questions" in refused(here(*judge))[0]
-    assert here(*judge, "--all").returncode == 0

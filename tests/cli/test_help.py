@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import typer
 import typer.core
-from typer.testing import CliRunner
 
 from mio_rag.cli.app import _COMMANDS, _GROUPS, app, load_command
 from mio_rag.cli.chosen import keys
-from tests.cli.running import cli, here, refused
+from tests.cli.running import here
 
 
 def commands() -> Iterator[tuple[str, typer.core.TyperCommand]]:
@@ -103,18 +102,3 @@ def test_help_loads_none_of_the_heavy_packages() -> None:
     ):
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
         assert done.stderr.strip().endswith("[]"), (arguments, done.stderr)
-
-
-def test_usage_errors_and_version() -> None:
-    done = cli("select", "--no-such-option")
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert cli("--version").stdout.startswith("mio-rag 0.")
-    assert CliRunner().invoke(app, []).exit_code == 2
-
-
-def test_debug_shows_where(tmp_path: object) -> None:
-    done = cli("--debug", "select", f"{tmp_path}/absent", "what?")
-    assert "Traceback" in done.stderr
-    assert "DataError" in done.stderr
-    assert refused(cli("select", f"{tmp_path}/absent", "what?"))

@@ -134,24 +134,7 @@ def test_an_interrupt_within_a_callback_is_not_lost() -> None:
     assert (done.returncode, done.stderr) == (7, "")
 
 
-def test_what_is_kept_is_said_where_something_is(tmp_path: Path) -> None:
-    from mio_rag.cli.batch import kept
-    from mio_rag.cli.output import kept_rows
-
-    assert kept_rows(tmp_path)() == ""
-    (tmp_path / "rows.jsonl").write_text("")
-    assert kept_rows(tmp_path)() == ""
-    (tmp_path / "rows.jsonl").write_text("{}\n")
-    assert kept_rows(tmp_path)() == f"what was finished is kept in '{tmp_path}': continue with --resume"
-    assert kept_rows(tmp_path, "say it again")() == f"what was finished is kept in '{tmp_path}': say it again"
-    (tmp_path / "selections").mkdir()
-    (tmp_path / "selections" / "part-000000000000.parquet").write_bytes(b"")
-    assert kept(tmp_path) == f"finished shards (1) are kept in '{tmp_path}': run the same command to resume"
-
-
 # --- errors ------------------------------------------------------------------------------------------------
-
-NO_POLICY = ["--policy", "missing.toml"]
 
 
 @pytest.mark.parametrize(
@@ -178,17 +161,6 @@ def test_every_early_error_is_an_object_too(
     assert any(message in problem for problem in told["error"]["problems"])
     assert message in done.stderr.replace("\n", " ")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_question_may_be_called_json(index: Path) -> None:
-    done = CliRunner().invoke(app, ["select", "--budget", "many", "--", str(index), "--json"])
-    assert (done.exit_code, done.stdout) == (2, "")
-
-
-def test_an_error_does_not_go_where_the_command_before_wrote(index: Path) -> None:
-    assert CliRunner().invoke(app, ["select", str(index), "bridge", "--json"]).exit_code == 0
-    done = CliRunner().invoke(app, ["select", str(index), "bridge", *NO_POLICY])
-    assert (done.exit_code, done.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(

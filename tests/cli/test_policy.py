@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from mio_rag.learning.bandit_report import recalibrate, replay, settings_of
-from mio_rag.policy import Policy
 from mio_rag.session.workflow import NAMED
 from tests.cli.running import here, only_object, refused
 from tests.learning.bandits import lived, strategist
@@ -35,37 +34,6 @@ def test_what_there_is_is_listed_and_shown() -> None:
     assert "summarise: summarise [each -> answer]" in here("policy", "show", "decompose-serial").stdout
 
 
-def test_keys_are_listed_with_their_defaults() -> None:
-    told = only_object(here("policy", "show", "--keys", "--json"))["keys"]
-    assert told["limits.budget"]["default"] == 1024
-    assert told["search.pool"]["help"] == "Candidates of a search."
-    assert told["repeat.most"]["with"] == "price, process, rule"
-    shown = here("policy", "show", "--keys").stdout
-    assert "price.token [default: 0.0005] [with by = fixed]" in shown
-
-
-def test_a_new_policy_is_one_to_begin_with(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text(here("policy", "new", "frugal").stdout)
-    mine, preset = (
-        only_object(here("policy", "show", name, "--json"))["sha256"]
-        for name in (tmp_path / "mine.toml", "frugal")
-    )
-    assert mine == preset
-    out = tmp_path / "own.toml"
-    assert here("policy", "new", "--set", "limits.budget=99", "--out", out).returncode == 0
-    assert Policy.load(out).limits.budget == 99
-    assert "ends in .toml" in refused(here("policy", "new", "--out", tmp_path / "x.json"))[0]
-
-
-def test_check_reports_everything_at_once(tmp_path: Path, rivers_at: Path) -> None:
-    assert "thorough is valid; content" in here("policy", "check", "thorough", "--index", rivers_at).stdout
-    path = tmp_path / "wrong.toml"
-    path.write_text('[price]\ntoken = 9\n[order]\nby = "nobody"\n[limits]\nmax_steps = -1\n')
-    said = "\n".join(refused(here("policy", "check", path)))
-    for part in ("price.token must be <= 1, got 9", "order.by must be", "limits.max_steps must be >= 0"):
-        assert part in said
-
-
 # -- strategies, and what is learned ----------------------------------------------------------------------
 
 
@@ -85,17 +53,6 @@ def test_a_check_finds_what_is_wrong_with_the_table_of_a_service(tmp_path: Path)
         assert problem in said
     path.write_text("[server]\nqueue = 3\nidle_seconds = 9\n[price]\ntoken = 0.001\n")
     assert "mine is valid" in here("policy", "check", path).stdout
-
-
-def test_select_reports_which_strategy_found_what(rivers_at: Path, model: str) -> None:
-    options = ("--set", "search.strategies=raw,hyde,query2doc", "--model", model)
-    got = only_object(here("select", rivers_at, QUESTION, *options, "--json"))
-    read = {name for part in got["parts"] for name in part["ids"]}
-    got = got["search"]
-    assert [one["strategy"] for one in got["strategies"]] == ["raw", "hyde", "query2doc"]
-    assert got["strategies"][1]["queries"] == ["The Tiber is 406 kilometres long."]
-    assert set(got["found_by"]) == read
-    assert "found by (rank):" in here("select", rivers_at, QUESTION, *options, "--why").stderr
 
 
 def test_a_bandit_learns_from_the_command_line(rivers_at: Path, model: str, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from typer.testing import CliRunner
 from mio_rag import Passage
 from mio_rag.cli.app import app
 from mio_rag.cli.evaluate import summary_lines
-from mio_rag.cli.output import prepare_streams
 from mio_rag.cli.terminal import Table, Terminal, printable, styled
 from mio_rag.retrieval import CorpusIndex
 
@@ -86,16 +84,6 @@ def test_every_encoding_can_be_printed_in(evil_index: Path, command: str, encodi
         assert "proven optimal" in shown
 
 
-def test_errors_are_as_plain(tmp_path: Path) -> None:
-    done = CliRunner(charset="ascii").invoke(app, ["select", str(tmp_path / "\x1b[31mno\u2713[/x]"), "what?"])
-    assert done.exit_code == 2
-    assert b"no+[/x]" in done.stderr_bytes.replace(b"\n", b"")
-    assert b"\x1b" not in done.stderr_bytes
-    done = CliRunner().invoke(app, ["select", "i", "what?", "--\x1b[31mpool", "3"])
-    assert done.exit_code == 2
-    assert "\x1b" not in done.stderr
-
-
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-8"])
 def test_json_is_utf_8_or_ascii_whatever_the_terminal_speaks(evil_index: Path, encoding: str) -> None:
     done = CliRunner(charset=encoding).invoke(
@@ -106,37 +94,3 @@ def test_json_is_utf_8_or_ascii_whatever_the_terminal_speaks(evil_index: Path, e
     assert json.loads(raw)["question"] == "The na\u00efve bridge?"
     assert raw.isascii() == (encoding != "utf-8")
     assert {p["title"] for p in json.loads(raw)["reasons"]} >= {EVIL}  # data stay what they are
-
-
-def written(text: str, encoding: str, errors: str = "strict") -> bytes:
-    """What a stream makes of a text once it is prepared."""
-    raw = io.BytesIO()
-    stream, before = io.TextIOWrapper(raw, encoding=encoding, errors=errors), (sys.stdout, sys.stderr)
-    sys.stdout = stream
-    try:
-        prepare_streams()
-        stream.write(text)
-        stream.flush()
-    finally:
-        sys.stdout, sys.stderr = before
-    return raw.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("text", "encoding", "expected"),
-    [
-        ("\u2713 \u00b7 \u2013 \u2014 \u2192 \u2026", "ascii", "+ - - - > ..."),
-        ("\u201cna\u00efve\u201d Z\u00fcrich", "ascii", '"naive" Zurich'),
-        ("e\u0301", "latin-1", "e"),
-        ("\u00bd \u00b2", "ascii", "? ?"),  # 12 and 2 would be other numbers
-        ("\u6771\u4eac", "ascii", "????"),  # two columns wide, as they are
-        ("\ud800", "utf-8", "?"),
-        ("na\u00efve", "latin-1", "na\u00efve"),
-    ],
-)
-def test_plain_characters_stand_for_others(text: str, encoding: str, expected: str) -> None:
-    assert written(text, encoding) == expected.encode(encoding)
-
-
-def test_a_way_that_the_environment_chose_stays() -> None:
-    assert written("\u2713", "ascii", "xmlcharrefreplace") == b"&#10003;"

@@ -14,11 +14,9 @@ from mio_rag.corpora.load import (
     convert_rows,
     load_dataset,
     load_named,
-    load_passages,
     load_questions,
-    questions_of,
 )
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import DataError
 from mio_rag.types import Passage, Question
 
 CORPUS = [
@@ -117,16 +115,6 @@ def test_documents_with_questions_beside_them_are_a_set(tmp_path: Path) -> None:
         load_dataset(tmp_path)
 
 
-@pytest.mark.parametrize("beside", ["", "README.md"])
-def test_questions_alone_are_no_corpus(tmp_path: Path, beside: str) -> None:
-    write(tmp_path, "questions.jsonl.gz", QUESTIONS[:1])
-    if beside:
-        (tmp_path / beside).write_text("About these questions.", encoding="utf-8")
-    with pytest.raises(DataError, match=r"has questions.jsonl.gz, but no passages: .*--questions"):
-        load_dataset(tmp_path)
-    assert len(load_questions(tmp_path)) == 1
-
-
 def test_every_broken_line_is_named(tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -166,34 +154,6 @@ def test_repeated_and_unknown_ids_are_reported_together(tmp_path: Path) -> None:
     assert "'b' occurs more than once" in said
     assert "'q2' occurs more than once" in said
     assert "'nowhere'" in said
-
-
-def test_half_a_character_is_refused(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        "corpus.jsonl",
-        [{"id": "x", "text": "\ud83d broken emoji"}, {"id": "y", "text": "\U0001f600 whole"}],
-    )
-    with pytest.raises(DataError) as raised:
-        load_dataset(tmp_path)
-    assert len(raised.value.problems) == 1
-    assert "corpus.jsonl, line 1" in raised.value.problems[0]
-    assert "half of a surrogate pair" in raised.value.problems[0]
-    with pytest.raises(DataError, match="passage 'x' contains half of a surrogate pair"):
-        Dataset("made", (Passage("x", "\ud83d broken emoji"),), ())
-
-
-def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not a folder"):
-        load_dataset(tmp_path / "absent")
-    with pytest.raises(DataError, match="holds no text"):
-        load_dataset(tmp_path)
-    write(tmp_path, "questions.jsonl", QUESTIONS)
-    with pytest.raises(DataError, match=r"put corpus\.jsonl"):
-        load_dataset(tmp_path)
-    write(tmp_path, "corpus.jsonl", [])
-    with pytest.raises(DataError, match="is empty"):
-        load_dataset(tmp_path)
 
 
 def test_damaged_archives(tmp_path: Path) -> None:
@@ -346,30 +306,3 @@ def test_an_unreachable_hub_is_an_error_with_the_name(
     monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", str(tmp_path))
     with pytest.raises(DataError, match=r"hf:squad_v2.*could not be fetched"):
         load_named("squad_v2", limit=3)
-
-
-def test_passages_keep_their_metadata(tmp_path: Path) -> None:
-    write(
-        tmp_path, "notes.jsonl", [{"text": "Bread.", "metadata": {"tenant": "a", "size": 3}}, {"text": "Po."}]
-    )
-    found = load_passages(tmp_path / "notes.jsonl").passages
-    assert [dict(one.metadata) for one in found] == [{"tenant": "a", "size": 3}, {}]
-    write(tmp_path, "notes.jsonl", [{"text": "Bread.", "metadata": "a"}])
-    with pytest.raises(DataError, match="'metadata' is not an object"):
-        load_passages(tmp_path / "notes.jsonl")
-
-
-def test_questions_without_ids_are_numbered(tmp_path: Path) -> None:
-    rows = [{"question": "Is the Po long?", "answers": ["yes"]}, {"id": "q", "question": "What?"}]
-    write(tmp_path, "questions.jsonl", rows)
-    assert [one.id for one in load_questions(tmp_path)] == ["1", "q"]
-    assert questions_of(rows) == load_questions(tmp_path)
-    with pytest.raises(InputError, match=r"questions\[0\]: 'question' is missing"):
-        questions_of([{"answers": ["yes"]}])
-    assert [one.text for one in questions_of([rows[0], "What?"])] == ["Is the Po long?", "What?"]
-    with pytest.raises(InputError, match=r"questions\[1\]: give a Question, a mapping or a text"):
-        questions_of([rows[0], 3])
-    with pytest.raises(
-        InputError, match=r"questions\[0\]: give a Question"
-    ):  # as rows of a table without names
-        questions_of([{0: "Is the Po long?"}])

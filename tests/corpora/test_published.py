@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
 from mio_rag.corpora.load import closed_book, load_dataset, load_questions
-from mio_rag.corpora.published import PUBLISHED_FORMATS, load_published, read_published
+from mio_rag.corpora.published import load_published, read_published
 from mio_rag.errors import DataError
 from mio_rag.types import Passage, Question
 
@@ -241,19 +241,6 @@ def test_natural_questions_in_lines(tmp_path: Path) -> None:
     assert len(found.passages) == 2
     assert found.questions[0].gold_ids == (found.passages[0].id,)
     assert found.questions[1] == Question("nq-2", "what", ("B",))
-
-
-@pytest.mark.parametrize("name", PUBLISHED_FORMATS)
-def test_what_is_not_there_is_said_before_anything_is_read(tmp_path: Path, name: str) -> None:
-    for source in (f"{name}:", f"{name}:{tmp_path / 'absent'}"):
-        with pytest.raises(DataError, match=f"give {name}:PATH"):
-            load_dataset(source)
-    if name in ("sec-10q", "oran-bench", "rag-mini-wikipedia", "rag-mini-bioasq"):
-        with pytest.raises(DataError, match=r"is not laid out like|has none of|has no file"):
-            load_published(f"{name}:{tmp_path}")
-    else:
-        with pytest.raises(DataError, match="is not a file"):
-            load_published(f"{name}:{tmp_path}")
 
 
 def test_a_published_set_is_indexed_and_evaluated_by_name(tmp_path: Path) -> None:

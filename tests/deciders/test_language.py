@@ -9,7 +9,7 @@ import pytest
 from mio_rag.deciders.planner import STEPS, grammar, parse_plan, plans
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt
-from mio_rag.policies.make import check_controllers, make_controller
+from mio_rag.policies.make import make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.session.trace import Trace
@@ -106,13 +106,3 @@ def test_free_plans_that_are_none_become_plain(
     assert (trace.fallback is not None) == broken
     assert not broken or str(trace.fallback).startswith("format: ")
     assert json.loads(json.dumps(trace.to_dict()))["fallback"] == trace.fallback
-
-
-def test_names() -> None:
-    check_controllers(["planner-lm", "planner-lm:free"], ControlSettings(), closed_book=False)
-    with pytest.raises(InputError, match="say planner-lm, or planner-lm:free"):
-        check_controllers(["planner-lm:odd"], ControlSettings(), closed_book=False)
-    with pytest.raises(InputError, match="there is no corpus"):
-        check_controllers(["planner-lm"], ControlSettings(), closed_book=True)
-    with pytest.raises(InputError, match="needs a file"):
-        check_controllers(["planner"], ControlSettings(), closed_book=False)

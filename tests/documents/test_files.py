@@ -1,7 +1,6 @@
 """Folders of documents: what is read, what is left out, and why."""
 
 import base64
-import json
 import os
 import re
 import zipfile
@@ -10,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from mio_rag.cli.app import app
 from mio_rag.corpora.dataset import load_folder
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import DataError, InputError
@@ -195,31 +192,6 @@ def test_folders_and_names_that_cannot_be_opened_are_listed(tmp_path: Path) -> N
     ]  # fmt: skip
 
 
-TITLES = {  # text -> title, and what is read
-    "# Arno\n\nIt flows.": ("Arno", "It flows."),
-    "\n\n#  The `Arno` at **Pisa** ##\nIt flows.": ("The `Arno` at Pisa", "It flows."),
-    "The [Arno](a.md)\n====\nIt flows.": ("The Arno", "It flows."),
-    "---\n# a comment\ntags: x\n---\n# Arno\nIt flows.": ("Arno", "It flows."),
-    "---\ntitle: The Po\n---\nIt flows.": ("The Po", "It flows."),
-    "It flows.\n\n# Arno\nTo Pisa.": ("Arno", "It flows. Arno To Pisa."),
-    "```sh\n# install\n```\n# Arno\nIt flows.": ("Arno", "# install Arno It flows."),
-    "~~~\n# install\n```\n# more\n~~~ \nIt flows.": ("page", "# install ``` # more It flows."),
-    "# Arno": ("Arno", "Arno"),  # all there is
-    "## Arno\nIt flows.": ("page", "It flows."),
-    "# a*b and 2 * 3\n\nx": ("a*b and 2 * 3", "x"),
-    "- a\n===\nb": ("page", "- a === b"),
-}
-
-
-@pytest.mark.parametrize("text", TITLES)
-def test_a_markdown_file_is_called_what_its_settings_or_its_first_heading_say(
-    tmp_path: Path, text: str
-) -> None:
-    (tmp_path / "page.md").write_text(text)
-    passages = load_folder(tmp_path).passages
-    assert (passages[0].title, " ".join(" ".join(p.text for p in passages).split())) == TITLES[text]
-
-
 @pytest.mark.parametrize(
     ("title", "heading", "repeated"),
     [
@@ -336,33 +308,6 @@ def test_a_pdf_that_only_restricts_printing_is_read_and_one_without_text_is_list
     data = load_folder(tmp_path)
     assert [p.text for p in data.passages] == ["The Tiber."]
     assert [(i.path, i.reason.split(":")[0]) for i in data.left_out] == [("scan.pdf", "holds no text")]
-
-
-def test_the_index_command_lists_what_it_left_out(tmp_path: Path) -> None:
-    folder = tmp_path / "documents"
-    folder.mkdir()
-    (tmp_path / "far.txt").write_text("Far away.")
-    (folder / "fine.txt").write_text("Fine words are here. " * 3)
-    (folder / "far.txt").symlink_to(tmp_path / "far.txt")
-    for k in range(5):
-        (folder / f"{k}.png").write_bytes(b"x")
-
-    def index(*options: str) -> Any:
-        out = ("--embedder", "tfidf", "--out", str(tmp_path / "index"), "--overwrite")
-        return CliRunner().invoke(app, ["index", str(folder), *out, *options])
-
-    shown = index()
-    assert shown.exit_code == 0, shown.output
-    assert "0.png, 1.png, 2.png and 2 more: .png files are not read" in shown.stdout
-    found = json.loads(index("--follow-links", "--json").stdout)
-    assert found["passages"] == 2
-    assert found["left_out"] == [{"path": f"{k}.png", "reason": ".png files are not read"} for k in range(5)]
-    refused = index("--max-file-mb", "0")
-    assert refused.exit_code == 2
-    assert "--max-file-mb must be > 0, got 0" in refused.stderr
-    nothing = index("--max-file-mb", "0.000001")
-    assert nothing.exit_code == 2
-    assert "fine.txt: holds 0.0 MB" in nothing.stderr
 
 
 @pytest.mark.parametrize("cut", range(40, 700, 60))

@@ -172,12 +172,6 @@ def test_headings_are_found_in_every_format(tmp_path: Path, name: str, data: str
     assert [line.text for line in passage.lines] == ["Rates"]
 
 
-def test_a_heading_without_text_is_no_unit_and_one_that_counts_joins_the_next(tmp_path: Path) -> None:
-    text = "# Deed\n\n## Empty\n\n## ARTICLE 4\n\n## TERM\n\nFive years.\n"
-    passages = read(tmp_path, "deed.md", text)
-    assert needs(passages) == {"Five years.": ["ARTICLE 4 TERM"]}
-
-
 @pytest.mark.parametrize(
     ("name", "data", "wanted"),
     [
@@ -332,12 +326,6 @@ def test_minutes_have_the_day_of_their_title(tmp_path: Path, name: str, title: s
         assert passage.date == day
     (passage,) = read(tmp_path, "b.md", f"---\ndate: 2025-01-02\n---\n# {title}\n\nThe lease ends.\n")
     assert passage.date == "2025-01-02"
-
-
-def test_a_first_heading_that_holds_the_title_and_more_is_the_title(tmp_path: Path) -> None:
-    for heading, title in (("Leave regulation 2025", "Leave regulation 2025"), ("Staff", "Leave regulation")):
-        (passage,) = read(tmp_path, "a.md", f"---\ntitle: Leave regulation\n---\n# {heading}\n\nIt is so.\n")
-        assert passage.title == title
 
 
 def test_a_title_has_twelve_words_at_most_and_none_of_them_is_lost(tmp_path: Path) -> None:

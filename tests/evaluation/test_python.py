@@ -7,12 +7,11 @@ import pytest
 
 from mio_rag import Collection, evaluate, register_method
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import InputError
 from mio_rag.measures import Measure, find_measure
 from mio_rag.methods import unregister_method
 from mio_rag.pool import Pool
 from mio_rag.retrieval import CorpusIndex, make_embedder
-from mio_rag.types import Question
 from tests.cli.running import here, only_object
 from tests.stores.memory import Memory
 
@@ -99,17 +98,6 @@ def test_it_gives_what_the_command_gives(handbook: Path) -> None:
     assert [[e[n] for n in names] for e in found.summary] == [[e[n] for n in names] for e in told["summary"]]
 
 
-def test_questions_that_are_left_out_are_counted(handbook: Path) -> None:
-    asked = handbook.parent / "questions.jsonl"
-    asked.write_text(ASKED + '{"question": "What is the capital of Peru?", "type": "unanswerable"}\n'
-                     '{"question": "What may dogs do?"}\n')  # fmt: skip
-    said = "2 of 4 questions are left out of what is found: 1 unanswerable, 1 without an answer or evidence"
-    assert said in evaluate(handbook, asked, methods=["topk"], budget=64, embedder="tfidf").table()
-    done = here("evaluate", handbook, "--questions", asked, "--methods", "topk", "--budget", 64,
-                "--embedder", "tfidf", "--out", handbook.parent / "o")  # fmt: skip
-    assert said in " ".join(done.stdout.split())
-
-
 def test_only_documents_that_meet_a_filter_are_found(handbook: Path) -> None:
     asked, out = handbook.parent / "questions.jsonl", handbook.parent / "out"
     given = {"methods": ["mio", "topk"], "budgets": (64,), "embedder": "tfidf"}
@@ -169,18 +157,6 @@ def test_only_mio_chooses_sentences_unless_units_are_given(handbook: Path) -> No
     assert parted("open") == {"mio"}
     assert parted("passages", "--set", "selection.units=passages") == set()
     assert parted("sentences", "--set", "selection.units=sentences") == {"mio", "exact"}
-
-
-def test_what_cannot_be_evaluated_is_refused(handbook: Path) -> None:
-    with pytest.raises(DataError, match="has no questions"):
-        evaluate(handbook, embedder="tfidf")
-    docs = Collection(handbook, embedder="tfidf")
-    with pytest.raises(InputError, match="'best' is unknown"):
-        evaluate(docs, [Question("q", "Who?")], methods=["best"])
-    with pytest.raises(InputError, match="is no collection"):
-        evaluate(3, [Question("q", "Who?")])
-    with pytest.raises(InputError, match="give questions"):
-        evaluate(docs.index)
 
 
 def test_the_command_takes_plugins(handbook: Path) -> None:

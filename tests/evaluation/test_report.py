@@ -160,20 +160,6 @@ def test_hostile_text_stays_text() -> None:
     assert HOSTILE in seen.text("facts")
 
 
-def test_details_hold_each_passage_once_and_the_footer_what_a_repetition_needs() -> None:
-    rows = [row(question_id=f"q{i}", answer="line\nbreak") for i in range(3)]
-    rows[2]["decisions"] = [decision(), decision(id="p2", selected=False, gold=False, redundant_with="p1")]
-    seen = page(rows, PAIR)
-    details = seen.lines("report-details")
-    assert [p["id"] for p in seen.lines("report-passages")] == ["p1", "p2"]
-    assert details[2]["passages"][1] == [1, 0.9, 0.5, 0, 0, "relevance 0.900, adds +0.500", "p1"]
-    for expected in ("ab12", "versions: mio-rag", "0.1.0", "settings: redundancy_weight"):
-        assert expected in seen.text("plain")
-    nothing = page([], [], [], {})
-    assert "No quality measure is defined" in nothing.text("headlines")
-    assert nothing.data["rows"] == []
-
-
 def test_values_that_are_not_finite_or_not_plain_become_plain() -> None:
     odd = row(
         gap=math.nan,
@@ -189,46 +175,6 @@ def test_values_that_are_not_finite_or_not_plain_become_plain() -> None:
     text = repr(seen.data) + seen.text("summary-table")
     text.encode("utf-8")
     assert not re.search(r"\b(NaN|Infinity|nan|inf)\b", text)
-
-
-def test_charts_hold_latency_and_what_nothing_dominates() -> None:
-    rows = [row(question_id=f"q{i}", select_seconds=float(i)) for i in range(21)]
-    (timed,) = page(rows, PAIR).data["latency"]
-    assert timed["stages"]["select"] == [10.0, 19.0]  # median and 95th percentile
-    # Controllers are counted by all prompts: by its context alone the last would be the cheapest.
-    some = [entry("a", 0.5, 100), entry("b", 0.6, 200), entry("c", 0.55, 250), entry("d", 0.5, 150)]
-    agent = [
-        entry("topk", 0.5, 100, prompt_tokens=spread(150)),
-        entry("mdp", 0.5, 20, prompt_tokens=spread(900), steps=spread(3)),
-    ]
-    for summary, best in ((some, ["a", "b"]), (agent, ["topk"])):
-        data = page([], summary).data
-        names = [data["methods"][p["method"]]["name"] for p in data["points"] if "token_f1" in p["front"]]
-        assert names == best
-
-
-def test_rows_are_marked_by_answers_else_by_evidence() -> None:
-    def marks(rows: list[dict[str, Any]], **run: Any) -> list[tuple[str, float | None]]:
-        return [(r[3], r[5]) for r in page(rows, PAIR, run=RUN | run).data["rows"]]
-
-    given = [{"exact_match": 0.0, "token_f1": 0.4}, {"exact_match": 0.0, "token_f1": 0.0}, {"accuracy": 1.0}]
-    rows = [row(question_id=f"q{i}", **changes) for i, changes in enumerate(given)]
-    assert marks(rows) == [("p", 1.0), ("w", 1.0), ("r", 1.0)]
-    # An extractive reader names no answer.
-    recalls = (1.0, 0.5, 0.0, None)
-    quoted = [row(question_id=f"q{i}", gold_recall=r, exact_match=0.0) for i, r in enumerate(recalls)]
-    assert marks(quoted, generator="extractive") == [("a", 1.0), ("s", 0.5), ("n", 0.0), ("?", None)]
-    nothing = dict.fromkeys(("exact_match", "token_f1", "accuracy", "answer", "generate_seconds"))
-    summary = [entry("exact", None, gold_recall=spread(0.5, 0.4, 0.6))]
-    seen = page([r | nothing for r in quoted], summary, run=RUN | {"generator": None})
-    assert [r[3] for r in seen.data["rows"]] == ["a", "s", "n", "?"]
-    assert (seen.data["quality"], seen.data["answered"]) == (["gold_recall"], False)
-    assert set(seen.data["latency"][0]["stages"]) == {"retrieve", "select", "total"}
-    assert "Highest mean evidence found: exact" in seen.text("headlines")
-    assert "Token F1" not in seen.text("summary-table")
-    documents = [row(gold_recall=None, source_recall=0.5, gold_ids=[], exact_match=None, token_f1=None)]
-    data = page(documents, [entry("exact", None, source_recall=spread(0.5))]).data
-    assert (data["primary"], data["rows"][0][3:]) == ("source_recall", ["s", 0, 0.5])
 
 
 # Claims
@@ -254,24 +200,6 @@ def test_a_headline_claims_no_more_than_interval_and_correction_allow(
     assert best in text
     assert said in text
     assert unsaid not in text
-
-
-def test_headlines_count_comparisons_ties_and_questions() -> None:
-    summary = [entry(m, f, budget=b) for b in (200, 400) for m, f in (("topk", 0.5), ("exact", 0.6))]
-    tested = [comparison(0.02, 0.2, 0.01), comparison(-0.1, 0.1, 0.9, budget_tokens=200)]
-    text = headlines([], summary, tested)
-    assert "Of 2 comparisons with topk on Token F1, 1 is clearly above it, 0 clearly below" in text
-    assert "1 show no clear difference" in text
-    assert "That is the baseline itself." in headlines([], [entry("topk", 0.7), entry("exact", 0.6)])
-    alone = RUN | {"methods": ["exact"], "baseline": None}
-    assert "Only one method was run" in headlines([], [entry("exact", 0.6)], run=alone)
-    assert "was not tested" in headlines([], PAIR)
-    tied = headlines([], [entry("topk", 0.6, tokens=300), entry("exact", 0.6, tokens=200)])
-    assert "Highest mean token F1: exact" in tied
-    assert "1 other setting reached the same mean" in tied
-    assert "With only 12 questions" in headlines([], PAIR, run=RUN | {"questions": 12})
-    assert "One question says nothing about others" in headlines([row()], PAIR, run=RUN | {"questions": 1})
-    assert "rough" not in headlines([], PAIR)
 
 
 def test_proofs_and_failures_are_counted() -> None:
@@ -301,11 +229,3 @@ def test_proofs_and_failures_are_counted() -> None:
     tiny = page([row(status="feasible", gap=2e-6)], PAIR).text()
     assert "median gap < 0.01 %" in tiny
     assert "0.00 %" not in tiny
-
-
-def test_what_is_not_known_is_shown_and_open_intervals_are_named() -> None:
-    seen = page([], [entry("topk", 0.5, fluency=spread(0.2)), entry("exact", 0.5, fluency=spread(0.9))])
-    assert "Fluency" in seen.text("summary-table")
-    open_above = {"mean": 900.0, "low": 500.0, "high": None}
-    text = page([], [entry("exact", 0.5, tokens_per_correct=open_above)]).text("summary-table")
-    assert "500 up, unbounded" in text

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
@@ -17,15 +16,13 @@ from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.frontier.dataset import (
     FrontierResult,
     FrontierSettings,
-    Setting,
     data_frontier,
     operating_point,
-    perturbed,
     summarize_grid,
 )
 from mio_rag.frontier.page import render_page
 from mio_rag.generation import make_generator
-from mio_rag.retrieval import CorpusIndex, RetrievalSettings, Retriever
+from mio_rag.retrieval import CorpusIndex, RetrievalSettings
 
 SETTINGS = FrontierSettings(
     budgets=(100, 200), weights=(0.0, 0.3), radii=(0.0, 0.1), penalties=(0.002,), draws=2, limit=8, seed=3,
@@ -103,20 +100,6 @@ def test_unproven_points_are_not_on_the_frontier(found: FrontierResult) -> None:
     assert chosen["budget_tokens"] == 100
 
 
-def test_operating_point_keeps_its_rule(found: FrontierResult) -> None:
-    chosen = found.chosen
-    assert chosen is not None
-    recall = {(p["name"], p["budget_tokens"]): p["measures"]["gold_recall"]["mean"] for p in found.points}
-    tokens = {(p["name"], p["budget_tokens"]): p["measures"]["tokens_used"]["mean"] for p in found.points}
-    key = chosen["name"], chosen["budget_tokens"]
-    enough = [k for k in recall if recall[k] >= max(recall.values()) - 0.02]
-    assert key in enough
-    assert tokens[key] == pytest.approx(min(tokens[k] for k in enough))
-    assert sum(pick["folds"] for pick in chosen["picks"]) == 5
-    held = chosen["held_out"]
-    assert held["gold_recall"]["low"] <= held["gold_recall"]["mean"] <= held["gold_recall"]["high"]
-
-
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     demo: Dataset, demo_index: CorpusIndex, found: FrontierResult, tmp_path: Path
 ) -> None:
@@ -183,28 +166,3 @@ def test_answers_are_scored_where_a_reader_reads(
     assert all(row["answer"] and not row["over_budget"] for row in rows_of(found.folder))
     assert found.chosen is not None
     assert found.chosen["held_out"] is None  # three labelled questions
-
-
-@pytest.mark.parametrize(("norm", "order"), [("l2", 2), ("l1", 1), ("linf", np.inf)])
-def test_errors_have_the_radius_that_was_asked_for(demo_index: CorpusIndex, norm: str, order: float) -> None:
-    pool = Retriever(demo_index, pool=10).retrieve("Which bridge is the longest?")
-    moved = perturbed(pool, 0.2, norm, np.random.default_rng(0))
-    assert pool.embeddings is not None
-    assert moved.embeddings is not None
-    assert pool.query_embedding is not None
-    sizes = np.linalg.norm(moved.embeddings - pool.embeddings, ord=order, axis=1)
-    assert sizes == pytest.approx(0.2, abs=1e-5)
-    assert moved.relevance == pytest.approx(moved.embeddings @ pool.query_embedding, abs=1e-5)
-    assert moved.scores["dense"] == pytest.approx(moved.relevance)
-    assert pool.scores["dense"] == pytest.approx(pool.relevance)
-
-
-def test_settings_that_differ_have_names_that_differ() -> None:
-    with pytest.raises(InputError) as caught:
-        FrontierSettings(budgets=(0, 0), weights=(), radii=(-1.0,), draws=-1, max_tokens=0)
-    parts = ("budget_tokens=0", "weights is empty", "radii holds -1", "draws=-1", "max_tokens=0", "twice")
-    assert all(part in str(caught.value) for part in parts)
-    near = [Setting(a, 0.0, b, 64) for a, b in ((0.1, 0.02), (0.10000001, 0.02), (0.1, 0.0200000001))]
-    assert near[0].name == "lambda_1=0.1 rho=0 lambda_2=0.02"
-    assert len({setting.name for setting in near}) == 3
-    assert Setting(1e6, 0.0, 0.02, 64).name != Setting(1e6 + 1, 0.0, 0.02, 64).name

@@ -128,14 +128,6 @@ def test_penalty_path_is_the_envelope(seed: int, n: int, rows: int, links: bool)
     assert len({piece.passages for piece in pieces}) == len(pieces)
 
 
-def test_an_infeasible_program_has_no_paths() -> None:
-    p = program(2, 9, rows=1)
-    tight = replace(p, budget=5)
-    assert budget_path(tight).steps == ()
-    assert budget_path(tight).complete
-    assert penalty_path(tight).pieces == ()
-
-
 @pytest.fixture(scope="module")
 def pool(demo_index: CorpusIndex) -> Candidates:
     return Retriever(demo_index, pool=20).retrieve(
@@ -166,17 +158,6 @@ def test_grid_points_are_optimal_and_marked(pool: Candidates) -> None:
             for o in points
             if o is not p
         )
-
-
-def test_grid_marks_what_is_proven_and_refuses_what_it_cannot_use(pool: Candidates) -> None:
-    points = weight_grid(pool, Selector.raw(solver="topk", passage_penalty="auto"), 200, (0.1, 0.6), (0.0,))
-    assert {p.dominated for p in points if not p.certified} == {None}
-    assert any(not p.certified for p in points)
-    with pytest.raises(InputError, match="number from 0 to") as caught:
-        weight_grid(pool, Selector.raw(), 200, (-1.0,), ())
-    assert len(caught.value.problems) == 2
-    with pytest.raises(InputError, match="their own radii"):
-        weight_grid(replace(pool, radius=0.1), Selector.raw(), 200, (0.0,), (0.0, 0.1))
 
 
 def test_query_frontier_agrees_with_select(pool: Candidates) -> None:

@@ -1,8 +1,6 @@
 """What every generator promises, shown on those that need no model; prompts, specifications and windows."""
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import mio_rag.generation as generation
 from mio_rag.errors import InputError
 from mio_rag.generation import (
     BaseGenerator,
@@ -121,13 +118,6 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
             make_generator(spec)
 
 
-def test_choices_are_shown_even_if_the_prompt_was_built_without_them() -> None:
-    generator = ScriptedGenerator({"q1": "B"})
-    assert generator.choose_scored(PROMPT, ["Rome", "Paris"]).index == 1
-    assert "B. Paris" in generator.prompts[0].user
-    assert generator.prompts[0].passages == tuple(PASSAGES)
-
-
 @pytest.mark.parametrize(
     ("reply", "index"),
     [
@@ -160,14 +150,6 @@ def test_scripts_answer_by_id_by_text_and_by_function() -> None:
     assert ScriptedGenerator({"Where is the tower?": "by text"}).generate(PROMPT).text == "by text"
     answer = ScriptedGenerator(lambda prompt: prompt.passages[0].id).generate(PROMPT)
     assert (answer.text, answer.completion_tokens, answer.generator) == ("p1", 2, "scripted")
-
-
-def test_importing_the_package_loads_no_heavy_module() -> None:
-    heavy = ["torch", "transformers", "xllamacpp", "openai", "tiktoken", "httpx2", "asyncio", "http.client"]
-    code = f"import mio_rag.generation, sys; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-    assert all(getattr(generation, name) is not None for name in generation.__all__)
 
 
 # -- threads

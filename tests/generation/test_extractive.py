@@ -1,5 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from mio_rag.generation import ExtractiveGenerator, build_prompt, extractive
@@ -134,11 +132,3 @@ def test_numbers() -> None:
         ("$5", 5, "money"),
         ("30 square km", 3e4, "square length"),
     ]
-
-
-def test_threads_share_the_stems() -> None:
-    words = [f"{start}{end}" for start in ("talk", "runn", "nation") for end in ("ing", "ed", "s")]
-    alone = [extractive.stem(word) for word in words]
-    extractive.stem.cache_clear()
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(extractive.stem, words * 40)) == alone * 40

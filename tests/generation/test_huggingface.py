@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mio_rag.errors import InputError
-from mio_rag.generation import HuggingFaceGenerator, build_prompt, make_generator
+from mio_rag.generation import HuggingFaceGenerator, build_prompt
 from mio_rag.generation.prompts import LETTERS
 from mio_rag.types import Answer, Passage, Question
 
@@ -124,15 +123,6 @@ def test_a_template_without_system_role_still_sees_the_instructions(tmp_path: Pa
     assert "<|system|>" not in text
     assert PROMPTS[0].system in text
     assert PROMPTS[0].user in text
-
-
-def test_wrong_places_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no folder"):
-        make_generator(f"hf:{tmp_path / 'none'}")
-    with pytest.raises(InputError, match=str(tmp_path)):
-        make_generator(f"hf:{tmp_path}")
-    with pytest.raises(InputError, match="batch_size=0"):
-        make_generator(f"hf:{tmp_path}", batch_size=0)
 
 
 def test_weigh_gives_the_probabilities_of_first_tokens(generator: HuggingFaceGenerator) -> None:

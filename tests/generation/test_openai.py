@@ -1,7 +1,6 @@
 """Endpoints and their connections, against servers that speak the protocol, and llama.cpp's own."""
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 
 pytest.importorskip("httpx2")
 
-from mio_rag.errors import InputError, Notice
+from mio_rag.errors import Notice
 from mio_rag.generation import OpenAIGenerator, build_prompt, make_generator
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.retrieval import CorpusIndex
@@ -266,37 +265,6 @@ def test_a_tokenizer_that_is_named_is_used(serve: Serve, tmp_path: Path) -> None
     assert generator.prompt_tokens(PROMPT) == len(PROMPT.system.split()) + len(PROMPT.user.split())
     assert (generator.name, generator.context_window) == ("openai:org/m:x", 500)
     assert server.requests == []
-
-
-def test_common_names_are_understood(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    hosted = make_generator("openai:gpt-5-mini?seed=3")
-    assert json.loads(hosted.identity or "")["url"] == "https://api.openai.com/v1"
-    server = serve(llama_cpp)
-    for spec, base in (
-        ("openai:gpt-5-mini", server.url),
-        (f"openai:gpt-5-mini@{server.url}", "http://no/v1"),
-    ):
-        monkeypatch.setenv("OPENAI_BASE_URL", base)
-        with make_generator(spec) as generator:
-            assert generator.generate(PROMPT).text == "Paris"
-    assert {body["model"] for body in server.asked()} == {"gpt-5-mini"}
-    assert {one[2]["Authorization"] for one in server.requests} == {"Bearer secret"}
-
-
-def test_malformed_specifications_are_refused() -> None:
-    for spec, message in (
-        ("http://h/v1#?window=5", "no model"),
-        ("localhost:80#m", "not an address"),
-        ("http://h/v1#m?windw=5", "no option 'windw'"),
-        ("http://h/v1#m?concurrency=0", "concurrency=0"),
-        ("http://h/v1#m?timeout_seconds=nan", "timeout_seconds=nan"),
-        ("http://h/v1#m?tokenizer=/no/such/folder", "no folder"),
-        ("http://h/v1#m?tokenizer=tiktoken:nonsense", "tiktoken has"),
-    ):
-        with pytest.raises(InputError, match=message):
-            make_generator(f"openai:{spec}")
 
 
 @pytest.mark.gguf

@@ -13,10 +13,8 @@ from sklearn.linear_model import Ridge as FullRidge
 from mio_rag.errors import InputError
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.learning.bandit import (
-    BanditSettings,
     PageHinkley,
     Ridge,
-    question_type,
 )
 from mio_rag.learning.bandit_report import add_strategy, hindsight, recalibrate
 from mio_rag.learning.strategist import Choice, Strategist, every_set, mixture, threshold_set, worths
@@ -109,11 +107,6 @@ def test_a_change_is_found_soon_and_none_where_there_is_none() -> None:
     down = PageHinkley(0.25, 20.0)
     assert not any(down.change(0.0) for _ in range(100))
     assert any(down.change(-1.0) for _ in range(40))
-
-
-def test_types_of_questions() -> None:
-    texts = ["Who is it?", "In which year?", "Is it so?", "Name it.", "To whom?", "what's that"]
-    assert [question_type(t) for t in texts] == ["who", "which", "yes-no", "other", "who", "other"]
 
 
 # --- the chosen set --------------------------------------------------------------------------------------
@@ -296,18 +289,6 @@ def test_the_published_reward_and_rule(tmp_path: Path) -> None:
 
 
 # --- schedule and changes --------------------------------------------------------------------------------
-
-
-def test_the_schedule_of_exploration(tmp_path: Path) -> None:
-    how = BanditSettings(explore=0.3, explore_least=0.05)
-    shares = [how.share_exploring(*given) for given in ((0, 1.0), (10, 1.0), (10_000, 1.0), (10_000, 0.4))]
-    assert shares == pytest.approx([0.3, 0.3 * 0.99**10, 0.05, 0.1])
-    quiet = {"explore": 0.0, "explore_least": 0.0, "alpha": 0.0}
-    bandit = strategist(tmp_path / "a.sqlite", cold_start=3, all_every=10, **quiet)
-    modes = [c.about["mode"] for c in lived(bandit, 25, dict.fromkeys(TRUTH, 0.0))]
-    assert modes[:3] == ["cold"] * 3
-    assert [place for place, mode in enumerate(modes) if mode == "all"] == [12, 22]
-    assert set(modes[3:12]) == {"exploit"}
 
 
 def test_a_change_raises_exploration_and_is_survived(tmp_path: Path) -> None:

@@ -415,20 +415,6 @@ def test_priors_that_do_not_fit_are_refused(
     assert str(prior) in str(error.value)
 
 
-def test_pruning_by_hand(log: Path) -> None:
-    bandit = strategist(log)
-    assert prune(log, "hyde", "who")
-    assert not prune(log, "hyde", "who")
-    bandit.refresh()
-    assert bandit.learned.pruned("who").tolist() == [True, False, False]
-    assert prune(log, "hyde", "who", on=False)
-    bandit.refresh()
-    assert not bandit.learned.pruned("who").any()
-    with pytest.raises(InputError) as caught:
-        prune(log, "raw", "whom")
-    assert len(caught.value.problems) == 2
-
-
 # --- reports ---------------------------------------------------------------------------------------------
 
 

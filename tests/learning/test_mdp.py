@@ -1,16 +1,11 @@
 """The plan answers at any U, and its structure tells what the policy really does."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.mdp import (
     Plan,
-    model_from_mapping,
-    read_model,
     sensitivity,
     solve_plan,
     structure,
@@ -58,22 +53,6 @@ def test_stripes_and_ties_are_not_called_a_threshold(stopping: Plan, published: 
     assert any("cannot stop" in w and "pays 0.02" in w for w in one["warnings"])
 
 
-def test_a_degenerate_model_is_told() -> None:
-    # p_s delta_r / c_r = .525 and delta_p / c_p = .80: neither raises quality by what it costs.
-    dear = structure(solve_plan(RetrievalMDP(0.15, 0.08, 0.7, 0.2, 0.1)))
-    assert dear["unused"] == ["reason", "retrieve"]
-    assert any(
-        "retrieve is never used: one step costs 0.2 and raises quality by at most 0.105" in w
-        for w in dear["warnings"]
-    )
-    # Both pay, but reasoning lowers U more than twice as far for the same cost.
-    worse = structure(solve_plan(RetrievalMDP(0.21, 0.08, 0.5, 0.06, 0.02, 1.0, horizon=20)))
-    assert worse["unused"] == ["retrieve"]
-    assert "retrieve is never used: p_s delta_r / c_r = 1.75 against delta_p / c_p = 4" in worse["warnings"]
-    useless = structure(solve_plan(RetrievalMDP(success=0.0)))
-    assert "retrieve never lowers U in this model" in useless["warnings"]
-
-
 def test_the_error_of_the_grid(published: Plan) -> None:
     assert published.grid_error is not None
     assert published.grid_error.at_points < 1e-9  # both drops are multiples of .001
@@ -99,17 +78,3 @@ def test_sensitivity_solves_again(published: Plan) -> None:
     assert cheap["changed"] == pytest.approx(np.mean(published.policy() != other.policy()))
     assert cheap["segments"] == structure(other)["segments"][0]
     assert rows["discount", 0.5]["value_change"] > 40  # 1 - gamma halves: values double
-
-
-def test_models_travel_as_plain_data(tmp_path: Path) -> None:
-    for model in (RetrievalMDP(horizon=None, quality="exp", k=3), RetrievalMDP(success=(0.1, 0.9))):
-        assert model_from_mapping(model.to_dict(), "test") == model
-    file = tmp_path / "model.toml"
-    file.write_text('[mdp]\nhorizon = "inf"\nsuccess = [0.5, 0.6]\n')
-    assert model_from_mapping(read_model(file), "file") == RetrievalMDP(horizon=None, success=(0.5, 0.6))
-    for text in ("success = ", "mdp = 3"):
-        file.write_text(text)
-        with pytest.raises(InputError, match=r"must be a table|not a readable TOML"):
-            read_model(file)
-    with pytest.raises(InputError, match="sets delta_r: known are retrieve_drop"):
-        model_from_mapping({"delta_r": 0.2}, "it")

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.mdp_calibration import calibrate, transitions
 from mio_rag.session.budget import Call
@@ -154,37 +153,3 @@ def test_bins_have_parameters_of_their_own() -> None:
     assert sparse.by_bins.success == (1.0,) * 4  # one observation makes no bin of its own
     assert sparse.model.reason_drop == 0.08
     assert any("reason_drop is kept" in note for note in sparse.notes)
-
-
-def test_violations_are_told() -> None:
-    def violated(traces: list[Trace]) -> list[str]:
-        return [c.name for c in calibrate(traces, RetrievalMDP(), bins=2).checks if c.violated]
-
-    drifting = simulate(RetrievalMDP(0.2, 0.15, 1.0), 200, seed=2, drift=0.05)
-    assert "Markov: reason does the same at any step" in violated(drifting)
-    rising = [trace(f"q{k}", [0.5, 0.7, 0.75], ["reason", "reason"]) for k in range(20)]
-    assert "reason never raises U" in violated(rising)
-    found = calibrate(rising, RetrievalMDP())
-    assert found.model.reason_drop == 0.0
-    assert any("U rose on average" in note for note in found.notes)
-    rng = np.random.default_rng(0)
-    crossing = [
-        trace(f"q{k}", [u, 1 - u], ["retrieve"]) for k, u in enumerate(rng.uniform(0.5, 1, 30).tolist())
-    ]
-    assert "monotone: retrieve from a lower U ends lower" in violated(crossing)
-    few = calibrate([trace("q", [0.9, 0.6], ["retrieve"])], RetrievalMDP())
-    assert all(check.violated is None for check in few.checks)
-
-
-def test_tracked_runs_calibrate_nothing() -> None:
-    with pytest.raises(InputError, match="nothing can be estimated from it"):
-        transitions([trace("q", [1, 0.75], ["retrieve"], gauge="tracked")])
-    both = [trace("q", [1, 0.75], ["retrieve"]), trace("q", [1, 0.5], ["retrieve"], gauge="evidence")]
-    with pytest.raises(InputError, match="choose with --signal"):
-        transitions(both)
-    assert transitions(both, "evidence")[0][0].after == 0.5
-    with pytest.raises(InputError, match="stopped at once"):
-        transitions([trace("q", [1.0], [])])
-    with pytest.raises(InputError) as found:
-        calibrate(both, RetrievalMDP(), bins=0, min_drop=1, cost_by="luck", price=0)
-    assert len(found.value.problems) == 4

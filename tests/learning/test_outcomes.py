@@ -1,7 +1,6 @@
 """The table of outcomes: what is chosen from it is worked out by hand."""
 
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mio_rag.errors import DataError, InputError
-from mio_rag.learning.outcomes import Outcomes, gain_over_mixtures, mixtures, read_outcomes, read_rows
+from mio_rag.learning.outcomes import Outcomes, gain_over_mixtures, mixtures, read_outcomes
 
 F1 = np.array([[0.0, 1.0, 1.0], [0.5, 0.5, 0.6], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
 TOKENS = np.array([[10.0, 100.0, 300.0]] * 4)
@@ -126,19 +125,3 @@ def test_other_files_are_refused(table: Outcomes, tmp_path: Path) -> None:
     pq.write_table(held.replace_schema_metadata({b"mio-rag-outcomes": changed}), path)
     with pytest.raises(DataError, match="has version 9"):
         read_outcomes(path)
-
-
-@pytest.mark.parametrize(
-    "line", ["[1]", "{}", '{"question_id": "q", "set": "s", "question": "", "action": "a", "steps": 3}']
-)
-def test_a_damaged_row_of_outcomes_is_named(tmp_path: Path, line: str) -> None:
-    good = {"question_id": "q", "set": "s", "question": "Who?", "action": "plain", "steps": []}
-    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(good)}\n{line}\n{json.dumps(good)}\n")
-    with pytest.raises(DataError, match=r"rows\.jsonl', line 2 is damaged"):
-        read_rows(tmp_path)
-
-
-def test_a_measure_that_is_no_number_is_named() -> None:
-    row = {"question_id": "q2", "action": "a", "f1": "much"}
-    with pytest.raises(DataError, match="'f1' of question 'q2' must be a number, got 'much'"):
-        Outcomes.from_rows([row], ["f1"])

@@ -27,7 +27,7 @@ from mio_rag.learning.router import (
     row_worked,
     train_mlp,
 )
-from mio_rag.learning.router_model import KINDS, SEARCH, Correction, first_success, read_router
+from mio_rag.learning.router_model import SEARCH, first_success, read_router
 from mio_rag.learning.weights import write_weights
 from mio_rag.types import Question
 from tests.learning.files import rewritten
@@ -174,22 +174,6 @@ def test_weak_searches_are_as_many_as_wanted() -> None:
     assert fit_once(EASY, FitSettings(kind="logistic")).correction is None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_tier_may_be_all_that_is_needed(kind: str) -> None:
-    flat = valued(EASY, label=np.eye(3)[np.zeros(90, dtype=int)], worked=np.ones((90, 3)))
-    assert fit_once(flat, FitSettings(kind=kind)).choose(flat.seen[5]).place == 0
-
-
-def test_settings_and_sizes_that_make_no_sense() -> None:
-    with pytest.raises(InputError, match="exclude each other"):
-        FitSettings(correct_rate=0.2, correct_below=0.5)
-    with pytest.raises(InputError, match="9 questions are too few"):
-        fit_once(EASY.where(np.arange(9)), FitSettings(kind="logistic"))
-    with pytest.raises(InputError, match=r"12 questions are too few .* at least 13"):
-        out_of_fold(EASY.where(np.arange(12)), FitSettings(kind="logistic"))
-    out_of_fold(EASY.where(np.arange(13)), FitSettings(kind="logistic"))
-
-
 # --- labels ----------------------------------------------------------------------------------------------
 
 
@@ -259,20 +243,6 @@ def test_tables_come_back_and_join(tmp_path: Path) -> None:
     assert len(read_table([first, second])) == 120
 
 
-def test_tables_that_cannot_be_used(tmp_path: Path) -> None:
-    path, other = tmp_path / "a.parquet", tmp_path / "b.parquet"
-    with pytest.raises(DataError, match="does not exist"):
-        read_table([path])
-    EASY.outcomes.write(path)
-    table(30, embedder="other").outcomes.write(other)
-    with pytest.raises(DataError, match="of another embedder"):
-        read_table([path, other])
-    bare = {k: v for k, v in EASY.outcomes.values.items() if k != "label"}
-    dataclasses.replace(EASY.outcomes, values=bare).write(path)
-    with pytest.raises(DataError, match="is no table of tiers"):
-        read_table([path])
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -290,13 +260,3 @@ def test_routers_of_other_releases_are_named(tmp_path: Path, change: Changed, ex
     with pytest.raises(DataError, match=expected) as error:
         read_router(str(path))
     assert str(path) in str(error.value)
-
-
-def test_a_network_is_trained_as_it_is_told() -> None:
-    router = fit_once(
-        EASY, FitSettings(kind="mlp", hidden=(16, 4), epochs=3, correct_below=0.4, correct_more=2)
-    )
-    assert [router.arrays[f"weights_{k}"].shape for k in range(3)] == [(8, 16), (16, 4), (4, 3)]
-    assert len(router.provenance["curve"]) == 3
-    assert router.provenance["labels"] == pytest.approx([1 / 3] * 3)
-    assert router.correction == Correction(0.4, 2)

@@ -13,11 +13,11 @@ import pytest
 
 from mio_rag.context import RegexCounter
 from mio_rag.deciders.steps import Search
-from mio_rag.errors import DataError, InputError, Notice
+from mio_rag.errors import DataError, Notice
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.learning.strategist import contributions, sets_to_compare
 from mio_rag.policies.compose import compose
-from mio_rag.policies.make import check_controllers, make_controller
+from mio_rag.policies.make import make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.policy import Policy
 from mio_rag.pool import Candidates
@@ -254,16 +254,3 @@ def test_an_answer_is_kept_where_its_books_cannot_be_written(
         assert chooser_of(session).learned.questions == (broken != "the log")
     finally:
         session.close()
-
-
-@pytest.mark.parametrize(
-    ("name", "closed_book", "message"),
-    [
-        ("strategies:raw+bm25", False, "'bm25' is unknown"),
-        ("strategies:bandit", False, "set search.state"),
-        ("strategies:all", True, "closed-book"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(name: str, closed_book: bool, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        check_controllers([name], ControlSettings(), closed_book)

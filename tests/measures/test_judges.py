@@ -8,7 +8,7 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.generation import ExtractiveGenerator
-from mio_rag.measures.judges import EmbeddingJudge, EntailmentJudge, WordJudge, YesNoJudge, check_judge
+from mio_rag.measures.judges import EmbeddingJudge, EntailmentJudge, WordJudge, YesNoJudge
 from mio_rag.retrieval.embedders import make_embedder
 from mio_rag.types import Answer, Passage
 
@@ -95,17 +95,3 @@ def test_a_language_model_is_asked() -> None:
     assert not judge.supports(ASKED, "Ada", READ[1:])
     with pytest.raises(InputError, match="weighs options"):
         YesNoJudge(ExtractiveGenerator())
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ("", "is not known"), ("word", "is not known"), ("nli:", "is not known"), ("yes-no", "is not known"),
-        ("words:x", "is not known"), ("words@high", "'high' behind @ is no number"),
-        ("embedding@0", r"in \(0, 1\]"), ("embedding@2", r"in \(0, 1\]"), ("words@nan", r"in \(0, 1\]"),
-        ("embedding:tfidf", "fitted to a corpus"),
-    ],
-)  # fmt: skip
-def test_specifications_of_no_judge_are_refused(spec: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        check_judge(spec)

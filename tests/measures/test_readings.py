@@ -55,16 +55,6 @@ def measured(question: Question, reading: Reading, name: str) -> float | None:
     return reading_measures(question, reading)[name]
 
 
-def test_nothing_is_measured_without_its_instrument() -> None:
-    question = Question("q", "?", ("Ada",))
-    assert reading_measures(question, Reading(Instruments(), READ, "Ada")) == {}
-    given = Instruments(judge=Quotes())
-    assert set(reading_measures(question, Reading(given, READ, "Ada"))) == {"faithfulness", "context_recall"}
-    assert set(reading_measures(question, Reading(given, READ))) == {"context_recall"}  # nobody answered
-    both = Instruments(embedder=Letters())
-    assert set(reading_measures(question, Reading(both, READ, "Ada"))) == {"answer_cosine", "question_cosine"}
-
-
 def test_cosines_by_hand() -> None:
     instruments = Instruments(embedder=Letters())
     question = Question("q", "aab", ("b", "ab"))
@@ -128,16 +118,6 @@ def test_bert_score_is_that_of_the_package(tokens: TokenVectors) -> None:
     pairs = [("the Po", "Po"), ("18 months", "a year and a half"), ("Ada baked the bread.", "Bert ate it.")]
     expected = theirs.score([g for _, g in pairs], [a for a, _ in pairs])[2].tolist()
     assert [bert_score(ours, a, g) for a, g in pairs] == pytest.approx(expected, abs=1e-5)
-
-
-def test_the_encoder_says_what_it_is(tokens: TokenVectors) -> None:
-    assert tokens.name == "packaged all-MiniLM-L6-v2, layer 6"
-    assert TokenVectors(layer=3).fingerprint != tokens.fingerprint
-    for layer in (0, 7):
-        with pytest.raises(InputError, match="between 1 and 6"):
-            TokenVectors(layer=layer)
-    with pytest.raises(InputError, match="could not be loaded"):
-        TokenVectors("./absent")
 
 
 def test_bert_score_takes_the_best_accepted_answer(tokens: TokenVectors) -> None:

@@ -11,13 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mio_rag.cli.app import app
-from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
-from mio_rag.evaluation.harness import EvaluationSettings, evaluate
-from mio_rag.evaluation.ledger import Ledger, columns
-from mio_rag.evaluation.statistics import compare_rows, summarize
-from mio_rag.measures import RESERVED, Measure, Page, failed_measures, measures, register, unregister
-from mio_rag.retrieval import CorpusIndex
+from mio_rag.measures import Measure, Page, failed_measures, measures, register, unregister
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question
 
@@ -102,39 +97,6 @@ def test_a_new_measure_is_in_ledger_summary_console_and_report(
     assert {"gold_first", "answer_words"} <= set(data["card"])
 
 
-@pytest.mark.usefixtures("registered")
-def test_a_new_measure_is_in_the_frontier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-    out = tmp_path / "run"
-    shown = command(
-        "lab", "frontier", "demo", "--embedder", "tfidf", "--limit", 6, "--budget", "60,120",
-        "--weights", "0,0.1", "--radii", 0, "--draws", 0, "--model", "extract", "--out", out,
-    )  # fmt: skip
-    rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
-    points = json.loads((out / "frontier.json").read_text())["points"]
-    for point in points:
-        key = point["name"], point["budget_tokens"]
-        own = [r for r in rows if (r["method"], r["budget_tokens"]) == key]
-        for name in ("gold_first", "answer_words"):
-            assert point["measures"][name]["mean"] == pytest.approx(sum(r[name] for r in own) / 6)
-    # On a front, nobody is worse than the best for as many tokens or more, whichever direction is better.
-    for name, sign in (("gold_first", 1), ("answer_words", -1)):
-        best = max(points, key=lambda p: (sign * p["measures"][name]["mean"], -tokens(p)))
-        assert name in best["front"]
-        for p in points:
-            beaten = sign * p["measures"][name]["mean"] < sign * best["measures"][name]["mean"]
-            assert not (beaten and tokens(p) >= tokens(best) and name in p["front"])
-    assert "gold at once" in shown
-    data = page_data((out / "frontier.html").read_text(encoding="utf-8"), "frontier-data")
-    assert data["measures"]["gold_first"] == "Gold at once"
-    assert any("gold_first" in pick["values"] for pick in data["questions"][0]["picks"])
-
-
-def tokens(point: dict[str, Any]) -> float:
-    mean: float = point["measures"]["tokens_used"]["mean"]
-    return mean
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -193,15 +155,3 @@ def test_a_new_measure_is_listed_scores_failures_and_can_be_removed() -> None:
     for name in ("gold_first", "gold_recall"):
         with pytest.raises(InputError, match="not a measure that was registered"):
             unregister(name)
-
-
-def test_names_that_measure_nothing_are_reserved(
-    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    """What a row, an entry of the summary or a point of a frontier has beside its measures."""
-    settings = EvaluationSettings(methods=("topk", "exact"), budgets=(30,))
-    run = evaluate(rivers, river_index, None, settings, tmp_path / "r")
-    keys = {*columns(), *(key for row in Ledger(tmp_path / "r").read().values() for key in row)}
-    keys |= {key for entry in summarize(run.rows) for key in entry}
-    assert keys - {m.name for m in measures()} <= RESERVED
-    assert compare_rows(run.rows, "topk")

@@ -14,7 +14,7 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.generation import ExtractiveGenerator
 from mio_rag.pool import Candidates
-from mio_rag.refusal.fitting import Observed, fit_refusal, observe, warnings_of
+from mio_rag.refusal.fitting import Observed, fit_refusal, warnings_of
 from mio_rag.refusal.model import SIGNS, Refusal, Verdict, signs_of
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.selection.selector import Selector
@@ -95,20 +95,6 @@ def test_a_sign_that_tells_is_found_and_measured_on_the_other_half(river_index: 
         better = {"always refuse": 0.4, "never refuse": 0.3, constant: scores["model"].f1}
         (note,) = warnings_of(scores | {one: replace(scores[one], f1=f1) for one, f1 in better.items()})
         assert f"no better than {name}" in note
-
-
-def test_too_few_questions_are_refused(river_index: CorpusIndex) -> None:
-    with pytest.raises(DataError, match="each half needs 20"):
-        fit_refusal(made(60, 1.0), river_index, ExtractiveGenerator())
-    with pytest.raises(DataError, match="each half needs 20"):
-        fit_refusal([], river_index, ExtractiveGenerator())
-
-
-def test_only_questions_with_a_key_are_observed(rivers: Dataset, river_index: CorpusIndex) -> None:
-    more = (*rivers.questions[:2], Question("x", "Which?"), Question("y", "Who?", type="unanswerable"))
-    seen = observe(replace(rivers, questions=more), river_index, ExtractiveGenerator())
-    assert [o.question.id for o in seen] == [*(q.id for q in rivers.questions[:2]), "y"]
-    assert all(o.signs.shape == (len(SIGNS),) for o in seen)
 
 
 MODEL = Refusal((-1.0, *[0.0] * 6), 0.5, 0.6, "tfidf:1", "extractive", {"seed": 0})

@@ -12,7 +12,7 @@ from mio_rag.corpora.dataset import load_folder
 from mio_rag.errors import InputError
 from mio_rag.pool import Pool
 from mio_rag.relevance import DocumentModel, fit_documents, load_model
-from mio_rag.relevance.documents import TERMS, terms
+from mio_rag.relevance.documents import terms
 from mio_rag.relevance.synthetic import made_questions
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.selection.selector import Selector
@@ -74,17 +74,6 @@ def test_a_model_is_kept_read_and_used(pools: list[Pool], tmp_path: Path) -> Non
         best = int(terms(pool)[:, 3].argmax())
         assert pool.sentences is not None
         assert pool.ids[pool.sentences.owners[best]] in chosen.ids
-
-
-def test_what_cannot_be_used_is_refused(pools: list[Pool], tmp_path: Path) -> None:
-    for weights in ((1.0,) * 5, (1.0, -1.0, 1.0, 1.0, 1.0, 1.0), (float("nan"),) + (1.0,) * 5):
-        with pytest.raises(InputError, match=r"weights must be 6 numbers >= 0, of unit_cosine"):
-            DocumentModel(weights)
-    with pytest.raises(InputError, match="malformed"):
-        DocumentModel.from_dict({"weights": {TERMS[0]: 1.0}})
-    plain = replace(pools[0], sentences=None)
-    with pytest.raises(InputError, match="weighs units of documents, and these candidates are none"):
-        Selector(relevance_model=DocumentModel()).select(plain, 40)
 
 
 def test_a_named_document_without_the_words_gives_no_other_one_more(pools: list[Pool]) -> None:

@@ -157,26 +157,6 @@ def test_a_lower_cosine_lowers_shipped_probabilities_by_exactly_what_slopes_say(
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Selector.preset("frugl"), "preset 'frugl' is unknown: did you mean 'frugal'"),
-        (lambda: Selector.preset("x"), "choose default, frugal, thorough, raw"),
-        (lambda: Selector.raw(relevance_model="auto"), "preset 'raw' excludes relevance_model"),
-        (lambda: Selector(relevance_model="best"), "relevance_model must be auto, given"),
-        (lambda: Selector(link_benefit="much"), "link_benefit must be a number or auto"),
-        (
-            lambda: select("q", ["a"], scores=[1], budget_tokens=1, preset="raw", selector=Selector()),
-            "selector and preset exclude each other",
-        ),
-        (lambda: select("q", ["a", "b"], scores=[1], budget_tokens=1), "scores has shape"),
-    ],
-)
-def test_presets_refuse_what_they_exclude(call, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        call()
-
-
-@pytest.mark.parametrize(
     "name",
     ["spread_gap*bm25_share", "cosine*cosine_gap", "score:dense*pool_agreement",
      "best_mentioning*pool_agreement", "pool_agreement*spread_gap*bm25_share"],
@@ -184,16 +164,6 @@ def test_presets_refuse_what_they_exclude(call, message: str) -> None:
 def test_products_that_no_worst_case_holds_for_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="is no product of a feature of the passage and one of the pool"):
         RelevanceModel((Stage((name,), (1.0,), 0.0),))
-
-
-def test_scores_of_a_reranker_that_no_shipped_weights_know_are_named(pool: Candidates) -> None:
-    scored = replace(pool, scores={**pool.scores, "cross-encoder": pool.relevance})
-    assert "without cross-encoder: fit a model to use it" in relevance_of("auto", scored)[1].why
-    learnt = RelevanceModel((Stage(("score:cross-encoder",), (1.0,), 0.0),))
-    unused = {str(how): relevance_of(how, scored)[1].unused for how in ("auto", "given")}
-    assert unused == {"auto": ("cross-encoder",), "given": ("cross-encoder",)}
-    assert relevance_of(learnt, scored)[1].unused == ()
-    assert relevance_of("auto", pool)[1].unused == ()
 
 
 # --- what is doubtful is said

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.relevance.documents import DocumentModel
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.retrieval.minilm import FINGERPRINT
@@ -122,27 +121,6 @@ def test_passages_without_units_join_documents() -> None:
     assert pool.ids[0] == "note"
     assert pool.sentences is not None
     assert (pool.sentences.owners == 0).sum() == 2
-
-
-def test_units_can_be_left_out() -> None:
-    built = CorpusIndex.build(documents(), TfidfEmbedder(), "papers", sentences=False)
-    assert (built.sentences, built.terms, built.identities) == (None, None, None)
-    assert CorpusIndex.texts_to_embed(documents(), False) == 5
-    pool = Retriever(built).retrieve(NAMED)
-    assert set(pool.scores) == {"dense", "bm25", "fused"}
-    with pytest.raises(InputError, match="no evidence links"):
-        Retriever(CorpusIndex.build(documents(), TfidfEmbedder(), "papers"), link_hops=1)
-
-
-def test_parts_that_do_not_fit_are_refused(index: CorpusIndex, tmp_path: Path) -> None:
-    from mio_rag.retrieval.scope import Identities
-
-    folder = index.save(tmp_path / "index")
-    with pytest.raises(IndexFormatError, match="does not fit"):
-        Identities.load(folder, 4)
-    (folder / "scope.npz").write_bytes(b"damaged")
-    with pytest.raises(IndexFormatError, match="cannot be read"):
-        Identities.load(folder, 5)
 
 
 def test_cosines_of_minilm_say_nothing_of_other_scripts(index: CorpusIndex) -> None:

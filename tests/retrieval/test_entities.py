@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.retrieval.links import entity_names
 from mio_rag.types import Passage
@@ -43,13 +42,3 @@ def test_the_first_entity_names_a_passage_and_links_follow(folder: Path) -> None
     plain = CorpusIndex.build(PASSAGES, "tfidf", "songs").links
     assert plain is not None
     assert len(plain) == 0
-
-
-def test_what_cannot_be_used_is_named(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="give spacy:MODEL"):
-        entity_names("stanza:en")
-    with pytest.raises(InputError, match="cannot be loaded"):
-        entity_names(f"spacy:{tmp_path / 'nowhere'}")
-    spacy = pytest.importorskip("spacy")
-    with pytest.raises(InputError, match="named entities"):
-        entity_names(spacy.blank("en"))

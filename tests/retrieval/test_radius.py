@@ -10,7 +10,7 @@ import pytest
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
-from mio_rag.retrieval.radius import check_method, measure_radius, read_radii, write_radii
+from mio_rag.retrieval.radius import measure_radius, read_radii, write_radii
 from mio_rag.types import Passage
 
 
@@ -34,12 +34,6 @@ def test_sq8_is_exact(demo_index: CorpusIndex) -> None:
     assert np.all(found.errors <= np.linalg.norm(step) / 2 * 1.01 + 1e-6)
     assert found.errors.max() > 0
     assert found.ids == tuple(p.id for p in demo_index.passages)
-
-
-def test_finer_products_err_less(demo_index: CorpusIndex) -> None:
-    coarse, fine = (measure_radius(demo_index, f"pq:{m}x4").errors for m in (2, 30))
-    assert fine.mean() < coarse.mean() < 1.5
-    assert measure_radius(demo_index, "sq8").errors.mean() < fine.mean()
 
 
 def test_alignment_sees_through_a_rotation(demo_index: CorpusIndex) -> None:
@@ -131,26 +125,3 @@ def test_wrong_files_are_refused_in_our_words(tmp_path: Path) -> None:
         assert "pickle" not in str(caught.value)
     with pytest.raises(DataError, match="No such file"):
         read_radii(tmp_path / "nowhere.npz")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"method": "opq:4"}, r"method='opq:4' is unknown: choose sq8, pq:M, pq:MxBITS \(pq:8x4"),
-        (
-            {"method": "paraphrases", "file": Path("f"), "out": Path("r.npz")},
-            "paraphrases measure none: use selection.radius",
-        ),
-        ({"method": "pq:0"}, "method='pq:0' is unknown"),
-        ({"method": "encoder"}, "--other names the second embedder"),
-        ({"other": "minilm"}, "for it alone"),
-        ({"method": "paraphrases"}, "--file holds the texts"),
-        ({"quantile": 0.0}, "--quantile=0.0"),
-        ({"limit": 1}, "--limit=1"),
-        ({"out": Path("r.txt")}, "must be a file that ends in .npz"),
-    ],
-)
-def test_what_is_asked_is_checked(changes, message: str) -> None:
-    given = {"method": "sq8", "other": None, "file": None, "quantile": 0.9, "limit": 10, "out": None}
-    with pytest.raises(InputError, match=message):
-        check_method(**{**given, **changes})

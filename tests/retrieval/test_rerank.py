@@ -11,7 +11,6 @@ import pytest
 
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
-from mio_rag.generation import ScriptedGenerator
 from mio_rag.generation.base import option_logprobs
 from mio_rag.methods import make_methods
 from mio_rag.relevance import available_features, feature_matrix
@@ -22,12 +21,9 @@ from mio_rag.retrieval.rerank import (
     MaxSim,
     Pair,
     Progress,
-    YesNo,
     make_reranker,
-    make_rerankers,
     rescored,
     scored_pairs,
-    spec_problems,
 )
 from mio_rag.selection.selector import Selector
 
@@ -129,22 +125,6 @@ def test_pools_carry_scores_features_and_rankings(rivers: Dataset, river_index: 
         feature_matrix(pool, ["score:cross-encoder"])
     with pytest.raises(InputError, match="know their question"):
         rescored([replace(pool, question="")], Overlap())
-
-
-def test_specifications_are_checked_all_at_once(tmp_path: Path) -> None:
-    assert spec_problems(["maxsim", "cross-encoder:a/b", "yes-no:gguf:x"]) == []
-    problems = spec_problems(["maxsim", "maxsim:a", "cross-encoder", "best"])
-    assert [p.split(":")[0] for p in problems] == [
-        "re-ranker 'maxsim' is given twice",
-        "re-ranker 'cross-encoder' is not known",
-        "re-ranker 'best' is not known",
-    ]
-    with pytest.raises(InputError, match="is no folder"):
-        make_reranker(f"cross-encoder:{tmp_path / 'nowhere'}")
-    with pytest.raises(InputError, match="a name of its own"):
-        make_rerankers([Overlap(), Overlap()])
-    with pytest.raises(InputError, match="cannot"):
-        YesNo(ScriptedGenerator({}))
 
 
 def test_a_cross_encoder_gives_its_own_logits(tmp_path: Path) -> None:

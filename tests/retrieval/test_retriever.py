@@ -98,13 +98,3 @@ def test_lexical_scores_reach_the_end_of_the_corpus() -> None:
     assert truth.argmin() == 149
     np.testing.assert_allclose(pool.scores["bm25"], truth[[int(i) for i in pool.ids]], rtol=1e-4)
     assert pool.scores["bm25"].all()
-
-
-def test_bad_questions_and_settings(river_index: CorpusIndex) -> None:
-    with pytest.raises(InputError, match="empty"):
-        Retriever(river_index).retrieve("  \n")
-    with pytest.raises(InputError, match="UTF-8"):
-        Retriever(river_index).retrieve("lone \udcff byte")
-    with pytest.raises(InputError) as raised:
-        Retriever(river_index, pool=0, mode="sparse")  # type: ignore[arg-type]
-    assert len(raised.value.problems) == 2

@@ -177,23 +177,6 @@ def test_a_nominal_selection_can_be_attacked_too() -> None:
         plain.attack()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"max_source_share": 0}, "max_source_share must be > 0, got 0"),
-        ({"cover": "topics"}, "cover='topics' is unknown: give labels, kmeans:K"),
-        ({"cover": "kmeans:2.5"}, "cover='kmeans:2.5'"),
-        ({"previous": "p1"}, "previous must be a list"),
-        ({"conflicts": [("a",)]}, "conflicts"),
-        ({"needs": {"a": "b"}}, "needs.a must be a list"),
-        ({"prices": {"budget": 1}}, "prices.budget must be passages"),
-    ],
-)
-def test_malformed_constraints(arguments, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        SideConstraints(**arguments)
-
-
 def test_radii_by_id_are_those_of_the_pool() -> None:
     """By id and as an array of the candidates they are the same; every shape of set takes them."""
     given = pool(12)

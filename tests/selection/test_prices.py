@@ -106,17 +106,6 @@ def test_only_what_has_no_price_is_asked_for_together() -> None:
     assert exact.notes[-1].startswith("'gone': of the previous selection")
 
 
-def test_hard_needs_outside_the_pool_are_a_reason() -> None:
-    c = pool(6)
-    side = SideConstraints(needs={"p1": ["header"], "p2": ["p3"]}, conflicts=[("p4", "p5")])
-    chosen = made(side).select(c, 1000)
-    why = {d.id: d.reason for d in chosen.decisions}
-    assert why["p1"] == "cannot be chosen: 'p1' needs 'header', which is not in the pool"
-    assert chosen.notes == ("'p1': cannot be read, without a need that is not in this question's pool",)
-    left_out = next(i for i in ("p4", "p5") if i not in chosen.ids)
-    assert why[left_out].endswith("but: not both of 'p4', 'p5'")
-
-
 def test_a_conversation_of_many_turns() -> None:
     """Each turn against every selection, by what is said of changes; the first turn is free."""
     side = SideConstraints(max_changes=3, change_price=0.02)

@@ -234,19 +234,6 @@ def test_what_a_client_cannot_have_is_refused_in_words(
     assert words in str(refused.value)
 
 
-def test_every_field_that_openai_knows_is_accepted(demo_index: CorpusIndex, connected: Any) -> None:
-    client = connected(create_app(demo_index, ScriptedGenerator(lambda prompt: "48 metres")))
-    done = client.chat.completions.create(
-        model="scripted", messages=[{"role": "user", "content": QUESTION}], tools=[TOOL], tool_choice="auto",
-        temperature=1, top_p=0.9, user="me", metadata={"a": "b"}, store=False, seed=3, n=1, logprobs=False,
-        service_tier="auto", parallel_tool_calls=True, reasoning_effort="low", safety_identifier="me",
-        prompt_cache_key="k", verbosity="low", logit_bias={"1": 2}, response_format={"type": "text"},
-    )  # fmt: skip
-    assert done.choices[0].message.content == "48 metres"
-    notes = {note["text"].partition(" ")[0] for note in done.model_extra["mio_rag"]["notes"]}
-    assert {"top_p", "seed", "tools", "reasoning_effort", "verbosity", "logit_bias"} <= notes
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_the_documents_hardly_hold_says_so(
     tmp_path: Path, connected: Any, stream: bool, monkeypatch: pytest.MonkeyPatch

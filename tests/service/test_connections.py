@@ -243,19 +243,6 @@ def test_a_request_with_two_lengths_is_refused_and_its_connection_closed(served:
     asyncio.run(asyncio.wait_for(go(), 60))
 
 
-def test_what_strangers_send_does_not_fill_the_log(served: Served) -> None:
-    async def go() -> None:
-        for _ in range(50):
-            stream = await _connect(served.port)
-            stream[1].write(b"\x16\x03\x01 no HTTP\r\n\r\n")
-            got = await _closed(stream)
-            assert got.startswith(b"HTTP/1.1 400 ")
-            assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["kind"] == "InvalidRequest"
-
-    asyncio.run(asyncio.wait_for(go(), 60))
-    assert served.log.read_text(encoding="utf-8").count("Invalid HTTP request") == 1
-
-
 def test_whom_a_connection_is_counted_for() -> None:
     guard = ConnectionGuard(ConnectionLimits(trusted_proxies=("10.0.0.5", "fd00::/8")), Metrics())
     assert guard.client("192.0.2.7") == guard.client("::ffff:192.0.2.7") == "192.0.2.7"

@@ -80,14 +80,6 @@ def test_documents_that_cannot_be_read_leave_the_old_ones(client: TestClient, fo
     assert client.get("/health").json()["problem"] is None
 
 
-def test_a_file_that_cannot_be_read_is_counted(folder: Path) -> None:
-    (folder / "broken.pdf").write_bytes(b"no PDF")
-    (folder / "notes.xyz").write_bytes(b"of no known kind")
-    with TestClient(create_app(Documents(str(folder), TFIDF), make_generator("extractive"))) as client:
-        health = client.get("/health").json()
-    assert (health["unread"], health["passages"], health["problem"]) == (2, 2, None)
-
-
 def test_no_request_is_lost_while_documents_change(client: TestClient, folder: Path) -> None:
     with ThreadPoolExecutor(3) as threads:
         asked = [threads.submit(client.post, "/ask", json=ASKED) for _ in range(24)]
@@ -163,23 +155,6 @@ def test_documents_that_lack_a_key_are_named_but_not_those_of_others(folder: Pat
             assert notes(new, path, None) == []
         for key, known in (("k" * 20, True), (new, False)):
             assert ("'salary'" in asked(key, "/select", "salery=1")["error"]["message"]) is known
-
-
-def test_files_that_could_not_be_read_are_told_of_but_not_those_of_others(
-    folder: Path, tmp_path: Path
-) -> None:
-    (folder / "broken.docx").write_bytes(b"no archive")
-    (own, own_table), (other, other_table) = new_key("own"), new_key("other")
-    keys = tmp_path / "keys.toml"
-    keys.write_text(f'{own_table}where = "source!=b.md"\n{other_table}where = "source=*.md"\n')
-    app = create_app(Documents(str(folder), TFIDF), make_generator("extractive"), keys=Keys(keys))
-    asked = {**ASKED, "question": "How do I bake bread without yeast?"}
-    with TestClient(app) as client:
-        for key, told in ((own, True), (other, False)):
-            head = {"Authorization": f"Bearer {key}"}
-            for path in ("/select", "/ask"):
-                notes = client.post(path, json=asked, headers=head).json()["notes"]
-                assert ("unread_files" in [one["code"] for one in notes]) is told
 
 
 def test_a_filter_of_the_service_holds_for_everything(folder: Path) -> None:

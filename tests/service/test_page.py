@@ -101,27 +101,6 @@ def test_a_person_asks_moves_sliders_and_sees_passages_enter_and_leave(page: Any
     assert tops(page, *fixed) == before, "the layout jumped"
 
 
-def test_a_switch_chooses_sentences(page: Any, address: str) -> None:
-    page.goto(address)
-    page.wait_for_selector("#examples button")
-    page.keyboard.type(QUESTION)
-    page.keyboard.press("Enter")
-    page.wait_for_selector(READY)
-    whole_passages(page)
-    moved(page, "#radius", "End")
-    with page.expect_response("**/select") as replied:
-        page.select_option("#units", "sentences")
-    asked, reply = replied.value.request.post_data_json, replied.value.json()
-    assert (asked["units"], asked["radius"], reply["units"]) == ("sentences", 0, "sentences")
-    page.wait_for_function("() => document.querySelector('#read-count').textContent.includes('sentence')")
-    assert page.is_disabled("#radius")
-    with page.expect_response("**/select") as replied:
-        page.click("#reset")
-    assert replied.value.request.post_data_json["units"] is None
-    assert page.input_value("#units") == "auto"
-    assert not page.is_disabled("#radius")
-
-
 def test_answers_and_errors_are_shown(page: Any, address: str) -> None:
     page.goto(address)
     assert page.is_disabled("#ask")

@@ -21,7 +21,7 @@ from mio_rag.policy import Policy, preset_text
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.service.app import create_app
-from mio_rag.service.governed import Ratings, compared, policy_problems
+from mio_rag.service.governed import Ratings, compared
 from mio_rag.service.run import check
 from mio_rag.service.settings import ServiceSettings, Split
 from tests.cli.running import here, refused
@@ -114,15 +114,6 @@ def test_a_change_of_a_file_that_a_policy_names_is_taken_over(
     assert first["sha256"] != second["sha256"]
 
 
-def test_a_workflow_that_reads_nothing_solves_no_program(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    path = tmp_path / "bare.toml"
-    path.write_text('[order]\nworkflow = "no-retrieval"\n')
-    with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(path))) as client:
-        got = client.post("/ask", json=ASKED).json()
-    assert got["answer"] == "Skerryvore"
-    assert (got["parts"], got["status"], got["method"]) == ([], "none", None)
-
-
 @pytest.mark.parametrize("damage", ["bytes", "gone", "router", "bandit"])
 def test_a_damaged_file_leaves_the_old_policy_in_force(client: TestClient, file: Path, damage: str) -> None:
     first = client.post("/ask", json=ASKED).json()["policy"]
@@ -194,15 +185,6 @@ def test_a_request_changes_only_the_settings_that_it_names(demo_index: CorpusInd
             assert got["tokens"] == wanted.tokens_used
 
 
-def test_all_that_is_wrong_with_a_policy_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "total.toml"
-    path.write_text('[price]\ntotal = 9000\nper = "day"\n')
-    with pytest.raises(InputError, match="must share the count of the policy's total"):
-        check(ServiceSettings("index", workers=2, policy=str(path)), None, False)
-    [problem] = policy_problems("nothing", 1)
-    assert "'nothing' is neither a file nor a preset" in problem
-
-
 # -- ratings
 
 
@@ -248,20 +230,6 @@ def test_an_answer_tells_its_id_and_can_be_rated_once(rated: TestClient, tmp_pat
     assert unknown.status_code == 400
     assert "'nobody' is not in the log" in unknown.json()["error"]["problems"][0]
     assert rated.post("/feedback", json={"id": search["id"], "helpful": "yes"}).status_code == 422
-
-
-def test_metrics_show_what_the_bandit_of_the_policy_learned(rated: TestClient, file: Path) -> None:
-    def learned() -> float:
-        found = re.search(r"^mio_rag_strategies_questions (\S+)", rated.get("/metrics").text, re.M)
-        return -1.0 if found is None else float(found[1])
-
-    assert learned() == 0
-    asked_id(rated)
-    asked_id(rated, "/select")
-    assert learned() == 2
-    assert 'mio_rag_strategy_ran{strategy="hyde"}' in rated.get("/metrics").text
-    changed(file, preset_text("frugal"))
-    assert learned() == -1
 
 
 def test_a_rating_goes_to_the_log_that_gave_the_id(rated: TestClient, file: Path, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from fastapi.testclient import TestClient
 
 from mio_rag import InputError, Retriever, Selector
 from mio_rag.allocation.money import Rate
-from mio_rag.corpora.dataset import Dataset
 from mio_rag.defaults import DEFAULTS
 from mio_rag.generation import ScriptedGenerator, make_generator
 from mio_rag.retrieval import CorpusIndex
@@ -212,21 +211,6 @@ def test_every_field_of_requests_and_answers_is_described(client: TestClient, pa
     assert all(f"<code>{name}</code>" in page for name in ("seconds", "parts[].section", "reasons[].value"))
 
 
-def test_examples_are_those_of_the_set_of_the_operator_or_of_the_titles(
-    demo: Dataset, demo_index: CorpusIndex, river_index: CorpusIndex
-) -> None:
-    def proposed(index: CorpusIndex, **given: Any) -> list[str]:
-        with TestClient(create_app(index, make_generator("extractive"), **given)) as client:
-            found: list[str] = client.get("/examples").json()["questions"]
-        return found
-
-    assert set(proposed(demo_index)) < {question.text for question in demo.questions}
-    assert proposed(demo_index, examples=[" Which  one?", "What?"]) == ["Which  one?", "What?"]
-    titles = {f"What does the collection say about {p.title}?" for p in river_index.passages}
-    assert len(proposed(river_index)) == 3
-    assert set(proposed(river_index)) <= titles
-
-
 def test_the_key_is_asked_for_where_the_index_could_be_read(demo_index: CorpusIndex) -> None:
     with TestClient(create_app(demo_index, make_generator("extractive"), api_key=KEY)) as client:
         for path in ("/", "/page.js", "/page.css", "/health", "/docs", "/openapi.json"):
@@ -241,19 +225,6 @@ def test_the_key_is_asked_for_where_the_index_could_be_read(demo_index: CorpusIn
             assert client.post("/select", json={"question": QUESTION}, headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/health", "/metrics", "/nowhere"])
-def test_head_answers_as_get_does_without_the_body(client: TestClient, path: str) -> None:
-    head, get = client.head(path), client.get(path)
-    assert head.status_code == get.status_code == (404 if path == "/nowhere" else 200)
-    assert head.content == b""
-    if path == "/metrics":  # whose figures have moved on
-        assert int(head.headers["content-length"]) > 0
-        assert head.headers["content-type"] == get.headers["content-type"]
-    else:
-        assert head.headers == get.headers
-        assert int(head.headers["content-length"]) == len(get.content)
-
-
 def test_pages_need_nothing_from_elsewhere(client: TestClient) -> None:
     for path in ("/", "/page.js", "/page.css", "/docs"):
         answer = client.get(path)
@@ -262,11 +233,3 @@ def test_pages_need_nothing_from_elsewhere(client: TestClient) -> None:
     reference = client.get("/docs").text
     for path in client.get("/openapi.json").json()["paths"]:
         assert f"</b> {path}</h2>" in reference
-
-
-def test_the_reader_of_spans_has_the_name_of_the_command_line_and_its_own(client: TestClient) -> None:
-    asked = {"question": "How tall is Skerryvore?"}
-    for model in ("extract", "extractive", "frugal/extract", "frugal/extractive"):
-        assert client.post("/ask", json={**asked, "model": model}).status_code == 200
-    listed = [one["id"] for one in client.get("/v1/models").json()["data"]]
-    assert listed[:2] == ["extract", "frugal/extract"]

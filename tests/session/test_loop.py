@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.errors import InfeasibleError, StateError
+from mio_rag.errors import InfeasibleError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.policies.make import workflow_session
 from mio_rag.policies.setup import ControlSettings, Setup
@@ -18,7 +18,6 @@ from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Call, Limits, Models, totals
 from mio_rag.session.loop import Session
-from mio_rag.session.state import Action, State
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.session.workflow import NAMED, Workflow, WorkflowSettings, chain
 from mio_rag.types import Answer, GenerationError, Question
@@ -316,25 +315,6 @@ def test_an_answer_from_memory_rests_on_nothing_that_was_read(river_index: Corpu
     workflow = Workflow.from_dict({"name": "memory", "nodes": nodes, "answer": "answer"})
     found = controller(workflow, river_index).attempt(COMPARISON, reader := Watched(), 60)
     assert (found.selection, found.trace.passages, reader.asked[-1].passages) == (None, (), ())
-
-
-class Broken:
-    """A decider that cannot decide for sub-questions, such as a bandit whose log cannot be read."""
-
-    serves_parts = True
-
-    def decide(self, state: State, proposed: tuple[Action, ...]) -> tuple[Action, ...]:
-        if state.parent is not None:
-            raise StateError("the log cannot be read")
-        return proposed
-
-
-@pytest.mark.parametrize("order", ["parallel", "serial"])
-def test_what_breaks_in_a_sub_question_is_said(order: str, river_index: CorpusIndex) -> None:
-    session = controller(f"decompose-{order}", river_index)
-    session = dataclasses.replace(session, deciders=(*session.deciders, Broken()))
-    trace = check(session.attempt(COMPARISON, model := Watched(), 60), model)
-    assert any("the log cannot be read" in (step.dropped or "") for step in trace.steps)
 
 
 def test_an_action_that_is_torn_down_does_not_hang_the_question(river_index: CorpusIndex) -> None:

@@ -68,20 +68,6 @@ def test_the_published_process_is_solved_to_its_error_in_its_sweeps() -> None:
         RetrievalMDP(iterations=3)
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        ({"repeat": START}, "repeat.from_start decides what is read"),
-        ({"repeat": {**START, "process": {"delta": 1}}}, "repeat.process.* sets delta"),
-        ({"repeat": {"by": "mdp", "query_temperature": 3.0}}, "query_temperature must be"),
-        ({"models": {"reader": {"temperature": -1.0}}}, "temperature must be"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(data: dict[str, Any], expected: str) -> None:
-    with pytest.raises(InputError, match=expected):
-        policy_of(data, "x")
-
-
 @pytest.mark.parametrize(("reply", "read"), [("1", 1), ("Numbers: 2, 1", 2), ("none of them", 5), ("77", 5)])
 def test_a_model_may_choose_what_is_read(reply: str, read: int, river_index: CorpusIndex) -> None:
     def picking(prompt: Prompt) -> str:

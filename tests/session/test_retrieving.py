@@ -1,21 +1,15 @@
 """The tools `retrieve` and `select` in workflows: strategies, sentences, costs and reasons."""
 
-import json
 import threading
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt
-from mio_rag.policies.make import make_controller
-from mio_rag.policies.setup import ControlSettings, Setup
-from mio_rag.retrieval import CorpusIndex, Retriever
-from mio_rag.selection.selector import Selector
+from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.budget import Limits
 from mio_rag.session.workflow import Workflow, chain
-from tests.session.scripted import COMPARISON, SELECTOR
+from tests.session.scripted import COMPARISON
 from tests.session.test_loop import Watched, check, controller, said
 
 WIDE = chain("wide", {"do": "retrieve", "strategies": ["raw", "hyde", "multi-query"]}, "select", "answer")
@@ -111,21 +105,3 @@ def test_settings_are_checked_and_a_model_may_be_named(river_index: CorpusIndex)
     found = controller(workflow, river_index, {"cheap": cheap}).attempt(COMPARISON, reader, 60)
     check(found, cheap, reader)
     assert len(cheap.asked) == 1
-
-
-def test_an_index_without_links_is_told_before_anything_runs(
-    river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    inner = chain("inner", {"do": "retrieve", "strategies": "all"}, "select", "answer")
-    linked = chain("linked", "decompose", {"do": "each", "workflow": inner.to_dict()}, "summarise")
-    (tmp_path / "linked.json").write_text(json.dumps(linked.to_dict()))
-    setup = Setup(ControlSettings(), Retriever(replace(river_index, links=None), pool=4), SELECTOR)
-    with pytest.raises(InputError, match="node 'retrieve': grounded needs an index with evidence links"):
-        make_controller(f"workflow:{tmp_path / 'linked.json'}", setup)
-
-
-def test_what_sentences_exclude_is_said_before_anything_is_asked(river_index: CorpusIndex) -> None:
-    setup = Setup(ControlSettings(), Retriever(river_index, pool=4), Selector(max_passages=2))
-    with pytest.raises(InputError, match="node 'select': units='sentences' excludes max_passages"):
-        make_controller("workflow:sentences", setup)
-    make_controller("workflow:plain", setup)

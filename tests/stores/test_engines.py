@@ -191,11 +191,6 @@ def test_an_unknown_key_is_refused(collection: Collection) -> None:
         collection.select(QUESTION, where={"tenat": "a"})
 
 
-def test_titles_are_found_by_name(collection: Collection) -> None:
-    found = collection.index.store.by_title(["Clifton Suspension Bridge", "Nobody"])
-    assert {one.title for one in found} == {"Clifton Suspension Bridge"}
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -8,9 +8,7 @@ import pytest
 from mio_rag import Collection, InputError, Passage
 from mio_rag.documents.excerpts import read_excerpt
 from mio_rag.retrieval import TfidfEmbedder
-from mio_rag.stores.cut import as_documents
 from mio_rag.stores.rows import Fields
-from tests.cli.running import here
 
 QUESTION = "What is the penalty for a late parcel to the Nordics?"
 HEADER = ("Lane", "Latest pickup", "Delivered within", "Penalty for a late parcel")
@@ -148,18 +146,6 @@ def test_a_filter_that_nothing_meets_is_an_error_as_for_folders(where: str) -> N
         asked(hit).select(QUESTION, where=where)
 
 
-def test_a_table_without_vectors_is_named(tmp_path) -> None:
-    connect = pytest.importorskip("mio_rag.stores.sqlite").connect
-    pytest.importorskip("sqlite_vec")
-    base = connect(tmp_path / "a.db")
-    base.execute("create table notes(id text, body text)")
-    base.commit()
-    base.close()
-    done = here("select", f"sqlite:{tmp_path}/a.db/notes", QUESTION)
-    assert done.returncode == 2
-    assert "'notes' is no vec0 table of sqlite-vec: create virtual table ... using vec0(...)" in done.stderr
-
-
 def test_several_queries_keep_units_and_order() -> None:
     docs = asked(
         Passage("x#4", TEXT[CUT:], source="s.md"), Passage("x#3", TEXT[:CUT].rstrip(), source="s.md")
@@ -178,10 +164,3 @@ def test_units_of_a_piece_are_spans_of_it(text: str) -> None:
     assert len(shown) == len(text)
     assert all(shown[one.start : one.end].strip() for one in parts)
     assert all(shown.startswith(line.text, line.start) for one in parts for line in one.needs)
-
-
-def test_documents_of_one_title_without_a_source_are_not_glued() -> None:
-    texts = ["Part | Weight\nBolt | 3 g\nNut | 2 g", "Part | Price\nBolt | 4 EUR\nNut | 1 EUR"]
-    made = as_documents([Passage(f"doc-{k}", text, title="FAQ") for k, text in enumerate(texts, 1)])
-    assert [one.source for one in made] == ["doc-1", "doc-2"]
-    assert [{line.text for line in one.lines} for one in made] == [{"Part | Weight"}, {"Part | Price"}]

@@ -9,9 +9,8 @@ from mio_rag import Collection, InputError, MioRagError
 from mio_rag.errors import Notice
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.stores import shown_url
-from mio_rag.stores.rows import Fields, kept
+from mio_rag.stores.rows import Fields
 from mio_rag.testing import check_store
-from tests.cli.running import here
 from tests.stores.memory import Memory
 
 QUESTION = "Which suspension bridge was opened first, the Menai or the Clifton Suspension Bridge?"
@@ -123,12 +122,6 @@ def test_check_store_lists_what_fails(demo_index) -> None:
         check_store(Memory(demo_index), other)
 
 
-def test_a_store_is_not_indexed() -> None:
-    done = here("index", "qdrant:folder/notes")
-    assert done.returncode == 2
-    assert "a store, which is searched as it is" in done.stderr
-
-
 def test_rows_are_passages_whatever_their_names_are() -> None:
     nested = {"page_content": "Text.", "metadata": {"source": "a.md", "tenant": "x", "date": None}}
     found = Fields().passage(nested, 7, [1, 0], 0.5)
@@ -157,14 +150,3 @@ def test_rows_are_passages_whatever_their_names_are() -> None:
 )
 def test_days_of_rows_are_read_in_the_forms_that_stores_have(given, day: str) -> None:
     assert Fields().passage({"text": "T", "date": given}, 1).date == day
-
-
-def test_a_day_that_nobody_reads_is_a_note() -> None:
-    with pytest.warns(Notice, match="'soon'"):
-        assert Fields().passage({"text": "T", "date": "soon"}, 1).date == ""
-
-
-def test_rows_without_a_text_are_left_out_with_a_note() -> None:
-    rows = [{"text": " "}, {"text": None}, {"text": "T"}]
-    with pytest.warns(Notice, match="blank"):
-        assert [one.text for one in kept(Fields().passage(row, k) for k, row in enumerate(rows))] == ["T"]

@@ -15,7 +15,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, SolveResult, Status, solve
 from mio_rag.solvers.result import conclude, relative_gap
-from mio_rag.testing import check_solver, disagreement, known_cases, random_program
+from mio_rag.testing import check_solver, disagreement
 from mio_rag.testing.solvers import malformed
 
 Solver = Callable[[SelectionProgram, SolveOptions], SolveResult]
@@ -127,40 +127,6 @@ def test_a_false_claim_is_caught_and_listed_with_its_program(lie: str) -> None:
         assert json.loads(answered.stdout)["objective"] == expected
 
 
-def test_a_heuristic_is_asked_for_less_and_not_believed_more() -> None:
-    check_solver(lazy, name="lazy", exact=False, programs=30)
-    for status in (Status.FEASIBLE, Status.OPTIMAL):
-        with pytest.raises(AssertionError, match="below the optimum"):
-            check_solver(bounded_by_itself(status), name="lie", exact=False, programs=30)
-
-
-def test_refusals_are_allowed_for_odd_numbers_alone() -> None:
-    def rounding(program: SelectionProgram, options: SolveOptions) -> SolveResult:
-        if (program.costs > 1e9).any():
-            raise InputError("too large")
-        return honest(program, options)
-
-    check_solver(rounding, name="rounding", exact=False, programs=30, may_refuse=True, max_free=12)
-    with pytest.raises(AssertionError, match="at another scale: refused: too large"):
-        check_solver(rounding, name="rounding", exact=True, programs=30)
-
-
-def test_draws_go_by_the_seed_and_settings_are_checked() -> None:
-    def drawn(seed: int) -> list[str]:
-        asked: list[str] = []
-
-        def record(program: SelectionProgram, options: SolveOptions) -> SolveResult:
-            asked.append(json.dumps(program.to_dict()))
-            return solve(program, "topk", options)
-
-        check_solver(record, name="record", exact=False, programs=5, seed=seed)
-        return asked
-
-    assert drawn(3) == drawn(3) != drawn(4)
-    with pytest.raises(InputError, match=r"programs=-1 must be >= 0; seed=-2 .*max_free=3"):
-        check_solver(honest, name="none", exact=True, programs=-1, seed=-2, max_free=3)
-
-
 PROGRAM = SelectionProgram([3.0, 2.0], np.zeros((2, 2)), [1, 1], 1)
 NOTHING = SelectionProgram([1.0], [[0.0]], [1], -1)
 
@@ -209,25 +175,3 @@ def test_claims_are_compared_with_the_truth(program, claimed, exact: bool, compl
 def test_a_result_that_contradicts_itself_is_caught(changes: dict[str, object], complaint: str) -> None:
     assert complaint in str(malformed(PROGRAM, replace(claim([1, 0], 3.0), **changes)))
     assert "a tuple instead of a SolveResult" in str(malformed(PROGRAM, (1, 0)))
-
-
-def test_programs_are_reproducible_and_varied_and_answers_by_hand_those_of_enumeration() -> None:
-    def draw():
-        rng = np.random.default_rng(3)
-        return [random_program(rng, 8) for _ in range(300)]
-
-    first = draw()
-    assert [p.to_dict() for p in first] == [p.to_dict() for p in draw()]
-    assert {0, 1, 8} <= {p.n for p in first}
-    assert any(p.budget < 0 for p in first)
-    assert any(len(p.rows) > 2 for p in first)
-    assert any(p.n and (p.costs == 0).any() for p in first)
-    assert any((p.fixed >= 0).any() for p in first)
-    assert any((p.costs % 1 != 0).any() for p in first)
-    cases = known_cases()
-    assert len({case.name for case in cases}) == len(cases) > 50
-    for case in cases:
-        truth = solve(case.program, "exhaustive")
-        if case.optimum is not None:
-            assert abs(truth.objective - case.optimum) <= 1e-12 * abs(case.optimum), case.name
-        assert case.selected in (None, truth.selected), case.name
