@@ -15,8 +15,6 @@ from mio_rag import Collection, InputError, MioRagError, Passage, select
 from mio_rag.errors import IndexFormatError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.generation.base import told_pieces
-from mio_rag.selection.constraints import SideConstraints
-from mio_rag.selection.selector import Selector
 from mio_rag.types import Answer
 
 TEXTS = ["a b c", "d e", "f"]
@@ -84,16 +82,6 @@ class TestSelect:
         given = {"scores": [2, 1], "budget": 200, "relevance_model": "given", **RAW}
         assert select("?", passages, **given).texts == (" ".join(words),)
         assert select("?", passages, merge=False, **given).texts == tuple(texts)
-
-    def test_settings_are_those_of_a_selector(self) -> None:
-        given = {"scores": [1.0, 3.0, 2.0], "tokens": [1, 1, 1], "budget": 9, "redundancy_weight": 0}
-        assert select("q", list("abc"), prompt_order="document", **given).ids == ("0", "1", "2")
-        side = SideConstraints(conflicts=[("1", "2")])
-        assert select("q", list("abc"), side=side, **given).ids == ("1", "0")
-        base = Selector.raw(max_passages=1, **RAW)
-        assert len(select("q", list("abc"), scores=[3, 2, 1], budget=9, selector=base).ids) == 1
-        with pytest.raises(InputError, match="selector and preset"):
-            select("q", ["a"], scores=[1], preset="raw", selector=Selector())
 
 
 class Wrong:
@@ -231,10 +219,6 @@ class TestCollection:
         (folder / "work.md").write_text("# Work\n\nThe office opens at seven. Leave is forty days a year.\n")
         assert docs.refresh().changed == ("work.md",)
         assert "forty days" in docs.select("How many days of leave?", budget=60).context
-
-    def test_a_policy_is_of_the_collection(self, docs: Collection) -> None:
-        with pytest.raises(InputError, match=r"a policy belongs to the collection: Collection\(source"):
-            docs.select("When does the office open?", policy="frugal")
 
     def test_questions_are_answered_and_cited(self, docs: Collection) -> None:
         answer = docs.ask("When does the office open?", budget=60)

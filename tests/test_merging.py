@@ -61,12 +61,6 @@ class TestMerged:
         assert _block(_pool([(0, 10), (12, 17)], document=words), [0, 1]) == "Title\nalpha beta\ngamma"
         assert _block(_pool([(0, 5), (5, 10)], document=words), [0, 1]) == "Title\nalpha beta"
 
-    def test_a_gap_beside_white_space_is_none_that_a_splitter_stripped(self):
-        words = "Rome fell"
-        assert _block(_pool([(0, 2), (4, 9)], document=words), [0, 1]) == f"Title\nRo{APART} fell"
-        assert _block(_pool([(0, 5), (6, 9)], document=words), [0, 1]) == f"Title\nRome {APART}ell"
-        assert _block(_pool([(0, 4), (5, 9)], document=words), [0, 1]) == "Title\nRome\nfell"
-
     def test_a_number_that_a_splitter_cut_at_its_comma_is_not_read_as_two_words_of_one_line(self):
         assert _block(_pool([(0, 2), (3, 13)], document="12,410 metres"), [0, 1]) == "Title\n12\n410 metres"
 
@@ -102,14 +96,6 @@ class TestMerged:
         texts = [old[:20], new[:20], new[20:]]
         pool = _pool([(0, 20), (0, 20), (20, len(new))], texts=texts)
         assert [block.passage.text for block in merged(pool, [0, 2])] == [texts[0], texts[2]]
-
-    def test_blocks_stand_where_the_first_of_their_passages_would(self):
-        pool = _pool([(0, 23), (0, 23), (12, 47)], ["a", "b", "a"])
-        assert [block.passage.source for block in merged(pool, [1, 2, 0])] == ["b", "a"]
-
-    def test_without_spans_nothing_changes(self):
-        pool = _pool([(-1, -1)] * 2, texts=["a b", "a b"])
-        assert _block(pool, [0, 1]) == "Title\na b\n\nTitle\na b"
 
     def test_shared_characters(self):
         assert shared_characters(_pool([(0, 23), (12, 47), (23, 29)])).tolist() == [
@@ -214,11 +200,6 @@ class TestSelection:
         found = Selector.raw(redundancy_weight=0, passage_penalty=0).select(pool, 100)
         assert not found.is_merged
         assert len(found.passages) == len(found.ids)
-
-    def test_must_include_holds_while_the_room_grows(self):
-        pool = _pool(self._windows())
-        chooser = Selector.raw(redundancy_weight=0, passage_penalty=0, must_include=("p7",))
-        assert "p7" in chooser.select(pool, 60, RegexCounter()).ids
 
 
 def test_versions_that_only_their_files_date_are_told_apart() -> None:

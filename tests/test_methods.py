@@ -140,14 +140,6 @@ def test_every_problem_is_listed() -> None:
         method.select(pool(0), 90, RegexCounter())
 
 
-def test_adaptive_k_reads_five_beyond_the_largest_gap() -> None:
-    given = pool(0, 12)
-    scores = np.array([0.9, 0.88, 0.86, *np.linspace(0.4, 0.3, 8), 0.0])  # the last gap is in the tail
-    shuffled = np.random.default_rng(1).permutation(12)
-    found = chosen("adaptive-k", given.with_relevance(scores[np.argsort(shuffled)], given.scores), 10_000)
-    assert found == sorted(shuffled[:8].tolist())
-
-
 # Methods of your own
 
 
@@ -194,22 +186,6 @@ def test_a_method_that_fails_says_how(order: object, said: str) -> None:
         method.select(pool(0), 90)
     with pytest.raises(AssertionError, match=said):
         check_method("own", pools=2)
-
-
-def test_check_method_finds_what_changes_from_call_to_call() -> None:
-    calls: list[int] = []
-
-    def unsteady(given: Pool, budget: int) -> list[str]:
-        calls.append(budget)
-        return list(given.ids)[:: 1 if len(calls) % 2 else -1]
-
-    register_method("own", unsteady)
-    with pytest.raises(AssertionError, match="and then"):
-        check_method("own")
-    check_method("topk", pools=6)
-    with pytest.raises(AssertionError, match="method 'unsteady' failed"):
-        check_method(unsteady)
-    check_method(lambda given, budget: list(given.ids), pools=6)
 
 
 def test_a_plugin_is_a_file_that_registers(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Pools: what they refuse, rows taken, two pools merged; passages and questions; names in texts."""
 
-import dataclasses
 import math
 import re
 from dataclasses import replace
@@ -11,7 +10,7 @@ import pytest
 
 from mio_rag.errors import InputError
 from mio_rag.pool import COLUMNS, Pool
-from mio_rag.sentences import NameDictionary, cut, leading_name, name_key
+from mio_rag.sentences import cut, leading_name
 from mio_rag.types import Line, Passage, Question
 
 GOOD = {"ids": ["a", "b"], "texts": ["first", "second"], "relevance": [0.5, 0.1], "tokens": [3, 4]}
@@ -83,21 +82,6 @@ def test_a_pool_has_read_only_arrays_of_its_own() -> None:
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 9
     assert len(Pool([], [], [], [], embeddings=np.zeros((0, 4)))) == 0
-
-
-def test_another_relevance_changes_nothing_else_and_is_checked() -> None:
-    pool = Pool(**{**GOOD, "titles": ["A", "B"], "dates": ["2024", ""]})
-    scores = {"dense": [0.25, 0.5]}
-    changed = pool.with_relevance([0.1, 0.9], scores)
-    built = dataclasses.replace(pool, relevance=[0.1, 0.9], scores=scores)
-    assert {k: v.tolist() for k, v in changed.scores.items()} == scores
-    for column in COLUMNS:
-        if column.name != "scores":
-            assert np.array_equal(getattr(changed, column.name), getattr(built, column.name)), column.name
-    assert not changed.relevance.flags.writeable
-    with pytest.raises(InputError) as caught:
-        pool.with_relevance([0.1, math.nan], {"dense": [0.25]})
-    assert len(caught.value.problems) == 2
 
 
 @pytest.mark.parametrize(
@@ -224,30 +208,6 @@ def test_a_column_that_one_pool_lacks(column: Any) -> None:
         assert value[1, 2] > 0
     else:
         assert np.array_equal(value[0], column.blank)
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("Avatar (2009 film)", "avatar"),
-        ("Pál Gábor", "pál gábor"),
-        ("(500) Days of Summer", "500 days of summer"),
-        ("(untitled)", "untitled"),  # nothing but a qualifier is the name
-        ("--", ""),
-    ],
-)
-def test_names_are_looked_up_without_case_and_qualifiers(name: str, key: str) -> None:
-    assert name_key(name) == key
-
-
-def test_the_longest_name_with_a_capital_or_a_digit_is_a_mention() -> None:
-    names = NameDictionary(["New York", "New York City", "City", "York"])
-    assert list(names.mentions("She left New York City for York.")) == ["new york city", "york"]
-    names = NameDictionary(["Water", "Apollo 11", "Steve Carver", "It"])
-    assert list(names.mentions("it was water that apollo 11 carried")) == ["apollo 11"]
-    assert list(names.mentions("In Water by STEVE CARVER, It rains.")) == ["water", "steve carver"]
-    names = NameDictionary(["Paulus", "", "Paulus (singer)", "The", " ".join(["Long"] * 13)])
-    assert names.bearers == {"paulus": [0, 2]}
 
 
 @pytest.mark.parametrize(

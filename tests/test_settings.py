@@ -8,14 +8,12 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations.mdp import RetrievalMDP
-from mio_rag.learning.mdp import model_from_mapping, model_to_toml, read_model
-from mio_rag.settings import Settings, explain, field_help
+from mio_rag.settings import Settings, explain
 
 
 class Never(Settings):
@@ -125,12 +123,6 @@ def test_toml_round_trip_keeps_the_variant_and_leaves_defaults_out(tmp_path: Any
         Policy.from_toml(tmp_path / "p.toml")
 
 
-def test_docstrings_of_fields_are_help_and_schema() -> None:
-    text = "Share of the missing probability that another search is expected to add."
-    assert field_help(ByPrice) == {"gain": text}
-    assert ByPrice.model_json_schema()["properties"]["gain"]["description"] == text
-
-
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 
 
@@ -158,16 +150,6 @@ def models(draw: st.DrawFn) -> dict[str, Any]:
         "k": draw(st.floats(1e-9, 1e9).map(np.float64)),
         "grid": draw(st.sampled_from([2, np.int32(11), 101.0])),
     }
-
-
-@given(settings=models())
-def test_processes_are_read_as_they_were(settings: dict[str, Any], file: Path) -> None:
-    model = RetrievalMDP(**settings)
-    file.write_text(model_to_toml(model), encoding="utf-8")
-    assert "np." not in file.read_text()
-    again = model_from_mapping(read_model(file), "file")
-    assert again == model
-    assert repr(again.to_dict()) == repr(model.to_dict())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from time import sleep
 import pytest
 
 from mio_rag.errors import IndexFormatError, InputError
-from mio_rag.sources import Building, cached_indexes, changes_of, kind_of, open_source, prune
+from mio_rag.sources import Building, changes_of, kind_of, open_source
 
 WORDS = Building("tfidf")
 
@@ -108,16 +108,6 @@ def test_an_index_that_cannot_be_read_is_built_again_by_overwrite(handbook: Path
         open_source(handbook, WORDS, out=out)
     assert open_source(handbook, WORDS, out=out, overwrite=True).built
     assert not open_source(handbook, WORDS, out=out).built
-
-
-def test_indexes_of_what_is_gone_are_removed(handbook: Path, tmp_path: Path) -> None:
-    open_source(handbook, WORDS)
-    open_source(handbook, Building("tfidf", sentences=True))
-    assert len({one["index"] for one in cached_indexes()}) == 2
-    assert prune() == []
-    shutil.rmtree(handbook)
-    assert len(prune()) == 2
-    assert os.listdir(tmp_path / "cache" / "indexes") == []
 
 
 @pytest.mark.parametrize(

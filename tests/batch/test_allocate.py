@@ -200,25 +200,6 @@ def test_a_run_killed_while_it_writes_is_finished(tmp_path: Path) -> None:
     assert checked(out, data, repaired).value == done.value
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"total_tokens": 0}, "total_tokens must be >= 1, got 0"),
-        ({"total_tokens": 1}, "total_tokens=1 is below the shortest passage of all rows"),
-        ({"sample": 0}, "sample must be >= 1, got 0"),
-        ({"floor": 9, "ceiling": 8}, "floor=9 is above ceiling=8"),
-        ({"engine": "spark"}, "engine must be local or ray"),
-        ({"selector": Selector(token_price=0.1)}, "token_price=0.1 is what is looked for here"),
-        ({"selector": Selector.raw(min_passages=2)}, "total_tokens=500 is too little: what must be chosen"),
-        ({"weighted": True}, "column 'weight', given for 'weight', is not in the file"),
-    ],
-)
-def test_wrong_settings_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    given: dict[str, Any] = {"total_tokens": 500, "selector": SELECTOR, "workers": 0, **changes}
-    with pytest.raises(InputError, match=words):
-        allocate_batch(write(tmp_path / "c.parquet", rows(40)), tmp_path / "out", **given)
-
-
 def test_the_command_shares_the_total_of_a_policy(tmp_path: Path) -> None:
     path, policy = write(tmp_path / "c.parquet", rows(12)), tmp_path / "p.toml"
     policy.write_text("[price]\ntotal = 700\nquestions = 12\n[limits]\nbudget = 90\n")

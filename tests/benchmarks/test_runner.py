@@ -21,7 +21,7 @@ SECTIONS = {
     for title in re.findall(r"^#+ (.*)$", README, re.MULTILINE)
 }
 #: Those of at most about two seconds.
-QUICK = ("conformance", "fuzz", "judges", "price", "strategies-log", "trust")
+QUICK = ("conformance", "fuzz", "judges", "price", "trust")
 
 
 @pytest.mark.parametrize("name", sorted(studies()))

@@ -12,7 +12,6 @@ from mio_rag.errors import InputError
 from mio_rag.generation import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.ask import ask
-from mio_rag.session.trace import read_traces
 from tests.cli.running import cli, here, ids, only_object, refused
 
 FORTH = "In what year was the Forth Bridge opened to rail traffic?"
@@ -135,36 +134,6 @@ def test_files_that_could_not_be_read_are_named_where_the_others_do_not_answer(
         assert f"meets the filter: did you mean source={meant}?" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "check"),
-    [
-        (sets(selection__max_passages=1), lambda told: len(ids(told)) == 1),
-        (sets(selection__must_include="demo-028"), lambda told: "demo-028" in ids(told)),
-        (sets(selection__radius=0.05, selection__counterpart="joint"),
-         lambda told: told["certificate"]["worst_case"]["counterpart"] == "joint"),
-        (sets(selection__side__max_source_share=0.5, selection__side__prices__passages=0.1,
-              selection__min_passages=30), lambda told: told["notes"][0]["code"] == "constraint"),
-    ],
-)  # fmt: skip
-def test_every_setting_is_a_key(index: Path, given: list[str], check: object) -> None:
-    done = here("select", index, TOWERS, *given, "--why", "--proof", "--json")
-    assert done.returncode == 0, done.stderr
-    assert check(only_object(done))  # type: ignore[operator]
-
-
-def test_sentences_are_read_where_passages_do_not_fit(index: Path) -> None:
-    for command in ("select", "ask"):
-        units = {
-            (budget, *more): only_object(here(command, index, FORTH, "-b", budget, *more, "--json"))["units"]
-            for budget, *more in ((256,), (2000,), (256, "--units", "passages"),
-                                  (256, *sets(selection__max_per_source=2)))
-        }  # fmt: skip
-        assert list(units.values()) == ["sentences", "passages", "passages", "passages"]
-    for given in ("strategies:raw", "fixed-1", "workflow:plain"):
-        told = only_object(here("ask", index, FORTH, "-b", 256, "--policy", given, "--json"))
-        assert told["units"] == "passages", given
-
-
 def test_a_key_implies_who_decides(tmp_path: Path) -> None:
     for given, table, by in (
         ("depth.tier=medium", "depth", "tier"), ("repeat.rule=mdp", "repeat", "rule"),
@@ -225,25 +194,6 @@ def test_without_anything_to_read_no_model_is_asked(index: Path) -> None:
     assert (told["answer"], told["parts"], told["usage"]["prompt_tokens"]) == ("", [], 0)
     shown = here(*asked)
     assert (shown.returncode, shown.stdout) == (3, "")
-
-
-def test_policies_show_their_steps(index: Path, tmp_path: Path) -> None:
-    trace = tmp_path / "t.jsonl"
-    for policy, said in (
-        ("balanced", "1. searched for the question"), ("fixed-1", "step  action"),
-        ("workflow:plain", "workflow:plain"), ("strategies:raw", "ended: stop"),
-    ):  # fmt: skip
-        done = here("ask", index, FORTH, "--policy", policy, "--trace", trace)
-        assert done.returncode == 0, done.stderr
-        assert said in done.stderr
-        assert done.stdout.count("\n") == 1
-        told = only_object(here("ask", index, FORTH, "--policy", policy, "--why", "--json"))
-        assert (told["answer"], told["trace"]["answer"]) == (done.stdout.strip(), done.stdout.strip())
-    assert [t.policy for t in read_traces(trace)] == [
-        "policy:balanced", "fixed-1", "workflow:plain", "strategies:raw",
-    ]  # fmt: skip
-    changed = only_object(here("ask", index, FORTH, "--policy", "balanced", "--json", "-b", 90))
-    assert changed["tokens"] <= 90
 
 
 @pytest.mark.parametrize("tables", [None, '[depth]\nby = "tier"\ntier = "easy"\n[selection]\nby = "tier"\n'])

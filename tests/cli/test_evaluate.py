@@ -61,21 +61,6 @@ main()
 """
 
 
-def test_problems_are_listed_before_anything_is_written(index: Path, tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
-    said = refused(
-        here(
-            "evaluate", tmp_path / "absent", "--out", tmp_path, "--methods", "topk,oracle", "--budget", "a,b",
-            "--model", "gguf:absent.gguf", "--set", "search.pool=0", "--measure", "judge=nobody",
-        )
-    )  # fmt: skip
-    parts = ("does not exist", "holds no run", "'oracle'", "'a,b'", "absent.gguf", "search.pool", "nobody")
-    for part in parts:
-        assert sum(part in problem for problem in said) == 1, part
-    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
-    assert "has no questions" in refused(here("evaluate", index, "--out", tmp_path / "run"))[0]
-
-
 def test_an_interrupted_evaluation_goes_on_with_resume(demo: Dataset, index: Path, tmp_path: Path) -> None:
     model = script(tmp_path, demo)
     told = only_object(here(*evaluation(index, tmp_path / "whole", model)))
@@ -171,24 +156,6 @@ def test_passages_and_sentences_side_by_side(index: Path, tmp_path: Path) -> Non
     by = {c["method"]: {d["measure"] for d in tested if d["method"] == c["method"]} for c in tested}
     assert "gold_recall" in by["exact"]
     assert "gold_recall" not in by["mio"] | by["exact:sentences"]  # of a part it does not compare
-
-
-def test_dollars_and_measures_by_a_model(index: Path, tmp_path: Path) -> None:
-    prices = ("models.reader.input=2", "models.reader.output=8", "price.worth=0.004")
-    told = only_object(
-        here(
-            "evaluate", index, "--questions", "demo", "--limit", 4, "--methods", "fused,exact",
-            "--budget", 256,
-            "--model", "extract", "--measure", "judge=words", "--measure", "cosine=index", "--out",
-            tmp_path / "run", *(part for one in prices for part in ("--set", one)), "--json",
-        )
-    )  # fmt: skip
-    for entry in told["summary"]:
-        expected = 2e-6 * entry["prompt_tokens"]["mean"] + 8e-6 * entry["completion_tokens"]["mean"]
-        assert entry["dollars"]["mean"] == pytest.approx(expected)
-        assert "context_recall" in entry
-    assert told["run"]["settings"]["token_price"] == pytest.approx(0.0005)
-    assert set(told["run"]["settings"]["instruments"]) == {"judge", "embedder"}
 
 
 def quiz(folder: Path) -> Path:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.generation.scripted import ScriptedGenerator
 from mio_rag.relevance import load_model
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.storage import read_toml
@@ -116,25 +115,6 @@ def work(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_router_is_shown_and_asked(work: Path, index: Path, demo: Dataset) -> None:
-    router, question = work / "r.safetensors", demo.questions[0].text
-    shown = here("policy", "show", router).stdout
-    for text in ("utility router of", "labels by evidence", "tier:easy", "best mixture of fixed tiers"):
-        assert text in " ".join(shown.split())
-    told = only_object(here("policy", "show", router, "--json"))
-    assert set(told["measures"]) >= {"accuracy", "confusion", "calibration_error", "rows", "unsure_share"}
-    assert told["correction"]["more"] == 5
-    asked = ("ask", index, question, "--policy", "routed", "--set", f"depth.file={router}")
-    cheap, dear = (
-        only_object(here(*asked, "--set", f"price.token={price}", "--why", "--json")) for price in (1, 0)
-    )
-    assert (cheap["trace"]["policy"], cheap["trace"]["about"]["tier"]) == ("routed", "easy")
-    assert cheap["usage"]["prompt_tokens"] < dear["usage"]["prompt_tokens"]
-    tiers = ("--set", f"depth.tiers={work / 'tiers.toml'}")
-    whole = only_object(here("ask", index, question, "--policy", "tier:hard", *tiers, "--why", "--json"))
-    assert 300 < len(" ".join(p["text"] for p in whole["trace"]["passages"])) <= 1500
-
-
 def test_a_router_is_trained_as_a_policy_says(work: Path, tmp_path: Path) -> None:
     policy = tmp_path / "own.toml"
     policy.write_text(
@@ -146,30 +126,6 @@ def test_a_router_is_trained_as_a_policy_says(work: Path, tmp_path: Path) -> Non
     assert (told["kind"], told["correction"]) == ("mlp", {"below": 0.3, "more": 5})
     assert len(told["provenance"]["curve"]) == 2
     assert only_object(here(*fit, tmp_path / "l.safetensors", "--kind", "logistic"))["kind"] == "logistic"
-
-
-def test_replies_are_kept_next_to_the_table(
-    work: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo: Dataset
-) -> None:
-    asked: list[str] = []
-
-    class Known(ScriptedGenerator):
-        identity = "a model that is known"
-
-    def made(spec: str, **options: object) -> Known:
-        return Known(lambda prompt: asked.append(prompt.user) or demo.questions[0].answers[0])  # type: ignore[func-returns-value]
-
-    monkeypatch.setattr("mio_rag.generation.make_generator", made)
-    label = ("policy", "fit", "router", index, "--questions", "demo", "--tiers", work / "tiers.toml",
-             "--limit",
-             2, "--model", "extract", "--out")  # fmt: skip
-    first = only_object(here(*label, tmp_path / "a.parquet", "--json"))
-    before = len(asked)
-    assert before > 0
-    (tmp_path / "a.replies.sqlite").rename(tmp_path / "b.replies.sqlite")
-    second = only_object(here(*label, tmp_path / "b.parquet", "--json"))
-    assert len(asked) == before  # everything that the second run wanted to know was kept
-    assert second["label_shares"] == first["label_shares"]
 
 
 # -- planner ----------------------------------------------------------------------------------------------

@@ -33,23 +33,6 @@ def test_a_program_from_stdin_and_from_a_file(tmp_path: Path) -> None:
     assert "nosuchsolver" in refused(done, done.returncode)[0]
 
 
-def test_a_process_from_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "model.toml"
-    file.write_text("retrieve_cost = 0.1\ndiscount = 0.9\ngrid = 101\nhorizon = 3\n")
-    told = only_object(here("lab", "solve", file, "--set", "discount=0.5", "--json"))
-    assert (told["model"]["retrieve_cost"], told["model"]["discount"], len(told["segments"])) == (0.1, 0.5, 3)
-    shown = here("lab", "solve", "mdp").stdout
-    assert "stop 0" in shown
-    assert "exact tie" in shown
-    for given, said in (
-        (["horizon=soon"], "horizon"), (["horizon=inf", "discount=1"], "has no finite value"),
-        (["quality=good"], "choose linear, log or exp"), (["grid=1"], "grid"),
-        (["k=3"], "the quality is linear"),
-    ):  # fmt: skip
-        sets = [part for one in given for part in ("--set", one)]
-        assert said in " ".join(refused(here("lab", "solve", "mdp", *sets, "--json")))
-
-
 def test_a_frontier_agrees_with_select(index: Path, tmp_path: Path) -> None:
     options, picture = ["--budget", 150, "--set", "search.pool=15"], tmp_path / "q.png"
     found = only_object(here("lab", "frontier", index, QUESTION, *options, "--plot", picture, "--json"))

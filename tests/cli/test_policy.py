@@ -45,16 +45,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"scripted:{path}"
 
 
-def test_a_check_finds_what_is_wrong_with_the_table_of_a_service(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text('[server]\nqueue = "many"\nnonsense = 1\nidle_seconds = -1\n[price]\ntoken = 0.001\n')
-    said = "\n".join(refused(here("policy", "check", path)))
-    for problem in ("server.queue must be", "server.idle_seconds must be", "server.nonsense is not a key"):
-        assert problem in said
-    path.write_text("[server]\nqueue = 3\nidle_seconds = 9\n[price]\ntoken = 0.001\n")
-    assert "mine is valid" in here("policy", "check", path).stdout
-
-
 def test_a_bandit_learns_from_the_command_line(rivers_at: Path, model: str, tmp_path: Path) -> None:
     state = tmp_path / "s.sqlite"
     options = ("--policy", "strategies:bandit", "--set", f"search.state={state}", "--set",
@@ -125,16 +115,3 @@ def test_traces_are_replayed(rivers_at: Path, model: str, tmp_path: Path) -> Non
     assert [one["policy"] for one in only_object(done)["differing"]] == ["mdp"]
     assert "holds no trace of question" in refused(here("policy", "replay", trace, "--question", "x"))[0]
     assert "cannot be read" in refused(here("policy", "replay", tmp_path / "none.jsonl"))[0]
-
-
-def test_a_question_that_fails_leaves_its_trace(rivers_at: Path, tmp_path: Path) -> None:
-    trace, said = tmp_path / "traces.jsonl", tmp_path / "none.json"
-    said.write_text("{}")
-    options = ("--model", f"scripted:{said}", "--policy", "fixed-1", "--trace", trace)
-    done = here("ask", rivers_at, "How long is the Po?", *options, "--json")
-    assert "the script has no answer" in refused(done, 1)[0]
-    replayed = only_object(here("policy", "replay", trace, "--question", "How long is the Po?", "--json"))
-    (shown,) = replayed["shown"]
-    assert (shown["ended"], shown["answer"], replayed["differing"]) == ("error", "", [])
-    people = here("policy", "replay", trace, "--question", "How long is the Po?").stdout
-    assert "GenerationError: the script has no answer" in people

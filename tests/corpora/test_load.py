@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mio_rag.batch.ask import read_questions
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import (
     convert_rows,
@@ -53,22 +52,6 @@ def test_layout(tmp_path: Path, ending: str) -> None:
         Question("1", "Is the Po long?", ("yes",), ("7",), choices=("yes", "no"), type="x"),
         Question("q2", "What?", gold_sources=("atlas",)),
     )
-
-
-@pytest.mark.parametrize("between", [",", ";"])
-def test_questions_come_in_a_table(tmp_path: Path, between: str) -> None:
-    table = tmp_path / "asked.csv"
-    rows = [
-        ["question", "answers", "evidence", "remark"],
-        ["Is the Po long?", "yes| very ", '"It is long, said ""he"".|Yes."', "x"],
-        ["What?", "", "", ""],
-    ]
-    table.write_text("\ufeff" + "\r\n".join(between.join(row) for row in rows) + "\r\n\r\n")
-    wanted = (
-        Question("1", "Is the Po long?", ("yes", "very"), evidence=('It is long, said "he".', "Yes.")),
-        Question("2", "What?"),
-    )
-    assert load_questions(table) == read_questions(table) == wanted
 
 
 @pytest.mark.parametrize(
@@ -131,17 +114,6 @@ def test_every_broken_line_is_named(tmp_path: Path) -> None:
         *(f"corpus.jsonl, line {k}" for k in (2, 3, 4, 5, 6)),
         *(f"questions.jsonl, line {k}" for k in (2, 3, 4, 5)),
     ]
-
-
-def test_a_misspelt_field_is_named(tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_text('{"id": 1, "text": "It is 48 metres tall.", "tiitle": "Tower"}\n')
-    (tmp_path / "questions.jsonl").write_text(
-        '{"id": 1, "question": "Height?", "answer": "48", "level": 2}\n'
-    )
-    with pytest.raises(DataError) as caught:
-        load_dataset(tmp_path)
-    assert "'tiitle' is not a field: did you mean 'title'?" in caught.value.problems[0]
-    assert "'answer' is not a field: did you mean 'answers'?" in caught.value.problems[1]
 
 
 def test_repeated_and_unknown_ids_are_reported_together(tmp_path: Path) -> None:

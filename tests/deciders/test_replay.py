@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.errors import InputError
 from mio_rag.learning.planner import Planner, replay, write_planner
 from mio_rag.policies.make import make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
@@ -61,18 +60,3 @@ def test_what_was_changed_in_a_trace_comes_out(river_index: CorpusIndex) -> None
     renamed = dataclasses.replace(fixed.steps[0], id="elsewhere")
     wrong = replay(dataclasses.replace(fixed, steps=(renamed, *fixed.steps[1:])))
     assert wrong == ["step 'elsewhere' did retrieve, which is none of workflow 'plain'"]
-
-
-def test_another_planner_is_refused(river_index: CorpusIndex) -> None:
-    planner = sure_planner(QUALITY, COST)
-    trace = traced(planner, river_index)
-    with pytest.raises(
-        InputError, match="of a planner by regression, once; this one is by regression, again"
-    ):
-        replay(trace, sure_planner(QUALITY, COST, "again"))
-    with pytest.raises(InputError, match="looks at embeddings of minilm"):
-        replay(trace, dataclasses.replace(planner, embedder="minilm:x"))
-    fixed = controller("plain", river_index).attempt(COMPARISON, Watched(), 60).trace
-    assert isinstance(fixed, Trace)
-    with pytest.raises(InputError, match="was not chosen"):
-        replay(fixed, planner)

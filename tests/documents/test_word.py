@@ -76,24 +76,6 @@ def test_a_paragraph_of_word_reads_as_it_is_shown(tmp_path: Path, runs: str, wan
     assert units(read(tmp_path, "a.docx", docx(f"<w:p>{runs}</w:p>"))) == [wanted]
 
 
-@pytest.mark.parametrize(
-    ("body", "title"),
-    [
-        (paragraph("Boat hire", '<w:outlineLvl w:val="0"/>') + paragraph("It is so."), "Boat hire"),
-        (paragraph("Introduction", '<w:outlineLvl w:val="0"/>') + paragraph("It is so."), "hire 2"),
-        (paragraph("1. Use", '<w:outlineLvl w:val="0"/>') + paragraph("It is so."), "hire 2"),
-        (
-            paragraph("It is so. " * 9) + paragraph("Costs", '<w:outlineLvl w:val="0"/>') + paragraph("Ten."),
-            "hire 2",
-        ),
-    ],
-)
-def test_a_word_file_is_called_by_the_heading_that_it_begins_with(
-    tmp_path: Path, body: str, title: str
-) -> None:
-    assert {p.title for p in read(tmp_path, "hire_2.docx", docx(body))} == {title}
-
-
 def test_a_clause_that_word_counts_is_read_by_its_number(tmp_path: Path) -> None:
     body = [
         listed("Use", 0), listed("Six persons may stay.", 1), listed("These stay outside:", 1),

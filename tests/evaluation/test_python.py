@@ -1,6 +1,5 @@
 """`mio_rag.evaluate`: methods of a collection, of your own, and the peers, in one call."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -140,23 +139,6 @@ def test_the_command_evaluates_a_store(handbook: Path) -> None:
     assert "give them with --questions" in here(*command).stderr
     told = only_object(here(*command, "--questions", handbook.parent / "questions.jsonl"))
     assert {entry["answer_in_context"]["mean"] for entry in told["summary"]} == {1.0}
-
-
-def test_only_mio_chooses_sentences_unless_units_are_given(handbook: Path) -> None:
-    asked, out = handbook.parent / "questions.jsonl", handbook.parent / "out"
-    command = ("evaluate", handbook, "--questions", asked, "--methods", "mio,exact", "--budget", 16,
-               "--embedder", "tfidf", "--json")  # fmt: skip
-
-    def parted(name: str, *more: object) -> set[str]:
-        only_object(here(*command, "--out", out / name, *more))
-        rows = map(json.loads, (out / name / "rows.jsonl").read_text().splitlines())
-        return {
-            row["method"] for row in rows if "travel.md#0" in row["selected_ids"]
-        }  # whole it does not fit
-
-    assert parted("open") == {"mio"}
-    assert parted("passages", "--set", "selection.units=passages") == set()
-    assert parted("sentences", "--set", "selection.units=sentences") == {"mio", "exact"}
 
 
 def test_the_command_takes_plugins(handbook: Path) -> None:

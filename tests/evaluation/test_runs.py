@@ -26,7 +26,6 @@ from mio_rag.session.budget import Prices
 from mio_rag.session.tiers import Tier
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.types import GenerationError, Passage, Question
-from tests.cli.running import here
 from tests.evaluation.runs import SCRIPT, Crash, at, content, ledger, run, scripted, timeless
 
 FEW: dict[str, Any] = {"methods": ("topk",), "budgets": (30,)}
@@ -141,19 +140,6 @@ def test_five_failures_in_a_row_stop_the_run_and_keep_its_rows(
     # Four failures, a success, four failures: no reason to stop.
     patchy = run(demo, demo_index, scripted(*ids[2:6], *ids[7:11]), tmp_path, resume=True, **few)
     assert [entry["failed"] for entry in patchy.summary] == [8, 8]
-
-
-@pytest.mark.parametrize(
-    ("controller", "said"),
-    [("planner-lm", "cannot be held to a grammar"), ("mdp@confidence", "gives no probabilities")],
-)
-def test_a_model_that_does_not_suit_a_controller_is_refused_at_once(
-    controller: str, said: str, rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    both = {"methods": ("topk",), "controllers": (controller,)}
-    with pytest.raises(InputError, match=said):
-        run(rivers, river_index, ExtractiveGenerator(), tmp_path / "out", **both)
-    assert not (tmp_path / "out").exists()
 
 
 def test_multiple_choice(rivers: Dataset, river_index: CorpusIndex, tmp_path: Path) -> None:
@@ -572,24 +558,3 @@ def test_sets_are_mixed_evenly_and_one_index_may_hold_all(
     with pytest.raises(InputError, match="controllers search one index"):
         evaluate([rivers, demo], [river_index, demo_index], scripted(), few, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_the_command_takes_sets_with_commas_between_them(tmp_path: Path) -> None:
-    small = tmp_path / "one, two"  # its own name has a comma
-    small.mkdir()
-    (small / "corpus.jsonl").write_text(
-        '{"id": "p", "text": "The Po is 652 km long."}\n{"id": "r", "text": "The Rhine is 1233 km long."}\n',
-        encoding="utf-8",
-    )
-    asked = '{"id": "q", "question": "How long is the Po?", "gold_ids": ["p"]}\n'
-    (small / "questions.jsonl").write_text(asked, encoding="utf-8")
-    options = ["--methods", "topk,exact", "--embedder", "tfidf", "--limit", "2"]
-    done = here("evaluate", small, "--out", tmp_path / "a", *options)
-    assert (done.returncode, "by question set" in done.stdout) == (0, False)
-    done = here("evaluate", f"demo,{tmp_path / 'x'}", "--out", tmp_path / "b", *options)
-    assert done.returncode == 2
-    assert str(tmp_path / "x") in done.stderr.replace("\n", "")
-    plain = small.rename(tmp_path / "plain")
-    done = here("evaluate", f"{plain}, demo", "--out", tmp_path / "c", *options, "--json")
-    assert {entry["dataset"] for entry in json.loads(done.stdout)["by_set"]} == {"plain", "demo"}
-    assert (tmp_path / "c" / "report.html").is_file()

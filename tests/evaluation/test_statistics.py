@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from mio_rag.evaluation.rows import reading_column
 from mio_rag.evaluation.statistics import (
     RESAMPLES,
     compare,
@@ -149,15 +148,6 @@ def test_rows_are_compared_by_question_and_by_what_is_labelled() -> None:
     assert part_read({"methods": ["mio"]}, summarize(rows("mio", [both])))
 
 
-def test_with_controllers_all_are_counted_by_all_prompts() -> None:
-    method = rows("topk", [{"tokens_used": 90, "prompt_tokens": 150, "gold_recall": 1.0}] * 3)
-    controller = rows("mdp", [{"tokens_used": 20, "prompt_tokens": 900, "steps": 4, "gold_recall": 1.0}] * 3)
-    assert reading_column(method) == "tokens_used"
-    assert reading_column([*method, *controller]) == "prompt_tokens"
-    found = {row["measure"]: row["difference"] for row in compare_rows([*method, *controller], "topk")}
-    assert found == {"gold_recall": 0.0, "prompt_tokens": 750.0}
-
-
 def test_what_is_not_read_is_not_saved() -> None:
     read = {"tokens_used": 90, "evidence_covered": 1.0, "answer_in_context": 1.0}
     blank = {"tokens_used": 0, "evidence_covered": 0.0, "answer_in_context": 0.0}
@@ -179,20 +169,6 @@ def test_what_is_not_read_is_not_saved() -> None:
     ]  # fmt: skip
     assert table["tokens saved\n(95 % interval)"].cells == ("baseline", "60 (30 to 90)")
     assert table["tokens\nread"].cells == ("90", "20")
-
-
-def test_every_row_of_the_first_table_has_intervals() -> None:
-    covered = [{"evidence_covered": 0.25 * (k % 2), "tokens_used": 10} for k in range(20)]
-    more = [one | {"evidence_covered": one["evidence_covered"] + 0.5} for one in covered]
-    both = [*rows("fused", more), *rows("mio", covered), *rows("exact:auto", more)]
-    *_, covered_by, points, read, saved = lead_table(summarize(both), compare_rows(both, "fused"), "fused")
-    assert covered_by.cells == ("62.5 %", "12.5 %", "62.5 %")
-    assert points.cells == ("baseline", "-50.0 (-50.0 to -50.0)", "+0.0 (+0.0 to +0.0)")
-    assert points.signs == (0, -1, 0)
-    assert (read.cells, saved.cells[1:]) == (("10", "10", "10"), ("0 (0 to 0)", "0 (0 to 0)"))
-    documents = [*rows("fused", [{"source_recall": 0.5}]), *rows("mio", [{"source_recall": 0.5}])]
-    titles = [one.title for one in lead_table(summarize(documents), [], "fused")]
-    assert titles[1] == "documents\nfound"
 
 
 def test_a_proof_is_not_taken_for_evidence() -> None:

@@ -264,25 +264,3 @@ def test_the_frontier_of_three_measures(tmp_path: Path) -> None:
     run = StudyRun.of(study, {"": rows}, {"topk": "a", "mmr": "b"}, tmp_path)
     assert made_tables(run)[0].columns[-1] == ("on the frontier", ["", "yes"])
     assert drawn(run)[0].is_file()
-
-
-def test_variants_are_rows_of_their_own(tmp_path: Path) -> None:
-    shown = {"tables": [{"title": "T", "columns": ["tokens_used"]}],
-             "figures": [{"title": "F", "kind": "bars", "y": "tokens_used"}]}  # fmt: skip
-    study = Study.from_dict({"contenders": {"a": "topk"}, "variants": {"x": {}, "y": {}}, **shown})
-    rows = [{"question_id": q, "method": "topk", "budget_tokens": 9, "tokens_used": 5} for q in "pq"]
-    more = [{**row, "tokens_used": 7} for row in rows]
-    run = StudyRun.of(study, {"x": rows, "y": more}, {"topk": "a"}, tmp_path)
-    (made,) = made_tables(run)
-    assert made.columns[0][1] == ["a, x", "a, y"]
-    assert made.columns[2][1] == ["", "+2 (+2 to +2)"]
-    assert drawn(run)[0].is_file()
-
-
-def test_what_a_study_names_must_be_there() -> None:
-    with pytest.raises(InputError, match="no contender"):
-        Study.from_dict({"contenders": {"a": "topk"}, "baseline": "b"})
-    with pytest.raises(InputError, match="table 'nothing' is unknown"):
-        Study.from_dict({"contenders": {"a": "topk"}, "tables": [{"title": "T", "by": "nothing"}]})
-    with pytest.raises(InputError, match="study 'x' is unknown"):
-        load_study("x")

@@ -134,18 +134,6 @@ def test_relevance_fitted_within_the_folds_never_sees_its_questions(
     assert not np.array_equal(changed[test[0]].relevance, valued[test[0]].relevance)
 
 
-def test_unusable_searches_are_refused(tmp_path: Path) -> None:
-    for make, said in (
-        (lambda: Goal(0, 2.0), "budget_tokens=0"),
-        (lambda: replace(FEW, vary=("colour",), folds=1), "'colour' cannot be varied"),
-        (lambda: replace(FEW, vary=("radius",), relevance="auto"), "radius is tuned where"),
-        (lambda: replace(FEW, start=Selector.raw(passage_radii={"a": 0.1})), "leave uncertainty"),
-        (lambda: tune(*copies(9), FEW, tmp_path / "s.sqlite"), "too few for 2 folds"),
-    ):
-        with pytest.raises(InputError, match=said):
-            make()
-
-
 def test_rho_is_tuned_together_with_the_other_weights(tmp_path: Path) -> None:
     questions, pools = [], []
     for k in range(12):

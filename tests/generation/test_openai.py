@@ -4,7 +4,6 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from email.utils import formatdate
 from pathlib import Path
@@ -144,16 +143,6 @@ def test_requests_in_flight_learn_of_a_renamed_parameter_each_for_itself(serve: 
     assert [getattr(one, "text", one) for one in results] == ["Paris", "Paris"]
 
 
-def test_an_estimate_does_not_overrule_what_the_server_reports(serve: Serve) -> None:
-    replies = iter([(500, {"error": {"message": "busy"}}), completion("Paris", USAGE)])
-    server = serve(lambda path, body: next(replies) if "chat" in path else (404, {}))
-    with OpenAIGenerator(server.url, "m") as generator:
-        with pytest.warns(Notice, match="approximate"):
-            lost = generator.prompt_tokens(PROMPT)
-        assert lost > USAGE["prompt_tokens"]
-        assert generator.generate(PROMPT).prompt_tokens == lost + USAGE["prompt_tokens"]
-
-
 def test_many_are_bounded_in_number_and_keep_their_order(serve: Serve) -> None:
     def respond(path: str, body: dict[str, Any]) -> Any:
         if "chat" not in path:
@@ -183,14 +172,6 @@ def llama_cpp(path: str, body: dict[str, Any]) -> Any:
     return "Paris"
 
 
-def vllm(path: str, body: dict[str, Any]) -> Any:
-    if path != "/tokenize":
-        return "Paris"
-    if "prompt" not in body:
-        return 400, {"error": "prompt is required"}
-    return {"count": len(body["prompt"]), "tokens": list(range(len(body["prompt"])))}
-
-
 def test_the_server_s_own_tokenizer_counts(serve: Serve) -> None:
     server = serve(llama_cpp)
     generator = OpenAIGenerator(server.url, "m", window=1000)
@@ -203,17 +184,6 @@ def test_the_server_s_own_tokenizer_counts(serve: Serve) -> None:
     assert len(server.requests) == asked + 1
     assert generator.count([f"text {k}" for k in range(500)]) == [2] * 500
     assert len(server.requests) == asked + 1  # by text
-
-
-def test_a_server_that_counts_one_text_a_request_counts_all_together(serve: Serve) -> None:
-    server = serve(vllm)
-    generator = OpenAIGenerator(server.url, "m")
-    with pytest.warns(Notice, match="approximately: the server's /tokenize counts one text a request"):
-        counts = generator.count(["abc de", "f" * 40])
-    assert sum(counts) >= len("abc de") + 40
-    asked = len(server.requests)
-    generator.count([f"text {k}" for k in range(100)])
-    assert len(server.requests) == asked + 1
 
 
 def test_a_question_is_counted_in_a_few_requests_and_once(serve: Serve, demo_index: CorpusIndex) -> None:
@@ -302,22 +272,6 @@ def local() -> Iterator[tuple[Server, JsonClient]]:
         client = JsonClient(server.address, "secret", 0.4, local=True)
         yield server, client
         client.close()
-
-
-def test_requests_share_one_connection_whatever_the_proxy(
-    local: tuple[Server, JsonClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server, client = local
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    text = "Zürich \ud83d and \ud800 alone"
-    assert client.request("POST", "/", {"content": text})["body"] == {"content": text}
-    headers = server.requests[0][2]
-    assert (headers["Authorization"], headers["Content-Type"]) == ("Bearer secret", "application/json")
-    with ThreadPoolExecutor(6) as threads:
-        replies = list(threads.map(lambda k: client.request("POST", "/", k)["body"], range(6)))
-    assert replies == list(range(6))
-    assert server.connections == 1
 
 
 @pytest.mark.parametrize("how", [0, "close"])

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mio_rag.errors import InputError
 from mio_rag.generation import (
     BaseGenerator,
-    ExtractiveGenerator,
     Generator,
     GGUFGenerator,
     OpenAIGenerator,
@@ -70,16 +68,6 @@ def test_asked_once_and_charged_as_when_it_was_made(file: Path) -> None:
     assert again == made
     assert (again.latency_seconds, again.prompt_tokens, again.completion_tokens) == (7.0, 11, 2)
     assert (first.asked, later.asked) == (1, 0)
-
-
-def test_another_model_length_or_wording_is_another_question(file: Path) -> None:
-    model, other = Slow(), Slow("slow, version 2")
-    remembering = RememberingGenerator(model, file)
-    remembering.generate(OPEN, max_tokens=8)
-    remembering.generate(OPEN, max_tokens=9)
-    remembering.generate(build_prompt(Question("q", "Where is the  tower?")), max_tokens=8)
-    RememberingGenerator(other, file).generate(OPEN, max_tokens=8)
-    assert (model.asked, other.asked) == (3, 1)
 
 
 def test_choices_come_back_with_their_probability(file: Path) -> None:
@@ -155,10 +143,3 @@ def test_a_damaged_reply_is_asked_for_again(file: Path, reply: str) -> None:
         connection.execute("UPDATE replies SET reply = ?", (reply,))
     assert remembering.generate(OPEN, max_tokens=8) == made
     assert model.asked == 2
-
-
-def test_what_cannot_be_kept_is_refused(file: Path) -> None:
-    with pytest.raises(InputError, match="extractive cannot be stored"):
-        RememberingGenerator(ExtractiveGenerator(), file)
-    with pytest.raises(InputError, match="is a folder"):
-        RememberingGenerator(Slow(), file.parent)

@@ -24,9 +24,7 @@ from mio_rag.learning.bandit_report import (
     rebuild,
     recalibrate,
     replay,
-    settings_of,
     start_from,
-    stats_of,
 )
 from mio_rag.learning.strategist import Strategist, rate
 from mio_rag.learning.strategist import replayed as replay_events
@@ -321,17 +319,6 @@ def test_a_replay_finds_the_better_policy(tmp_path: Path) -> None:
         replay(cold, BanditSettings(dimensions=40))
 
 
-def test_a_replay_chooses_among_what_could_be_chosen_then(tmp_path: Path) -> None:
-    """A strategy that came later is no alternative on earlier questions: weights of one policy stay 1."""
-    path = tmp_path / "s.sqlite"
-    lived(strategist(path, policy="uniform", cold_start=0), 40, TRUTH)
-    assert add_strategy(path, "multi-query")
-    found = replay(path, settings_of(path))
-    ips, snips, _ = found.estimates
-    assert (found.questions, found.differs, ips.effective) == (40, 0, pytest.approx(40))
-    assert ips.value == pytest.approx(found.earned) == pytest.approx(snips.value)
-
-
 # --- changes to a log ------------------------------------------------------------------------------------
 
 
@@ -416,31 +403,3 @@ def test_priors_that_do_not_fit_are_refused(
 
 
 # --- reports ---------------------------------------------------------------------------------------------
-
-
-def test_statistics_and_insights(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    bandit = strategist(path, policy="uniform", ridge=7.0)
-    assert stats_of(path)["questions"] == 0
-    lived(bandit, 120, TRUTH)
-    with bandit.log.transaction() as events:
-        later = bandit.settings.to_dict() | {"a setting of a later release": 1}
-        events.append("settings", "later", 0.0, later)
-    assert settings_of(path) == bandit.settings
-    found = stats_of(path)
-    each = found["strategies"]
-    assert found["questions"] == 120
-    assert each["raw"]["selection_rate"] == 1
-    assert each["raw"]["contribution"] is None  # nothing is held against it
-    assert 0.35 < each["hyde"]["selection_rate"] < 0.65
-    assert each["hyde"]["contribution"] == pytest.approx(0.2, abs=0.01)
-    assert found["entropy_bits"] > 2
-    assert 1 / 8 <= found["convergence"] < 0.5  # eight sets at random
-    assert found["insights"][0].startswith("who questions: hyde is worth its cost, +0.1")
-    assert any("query2doc is not worth its cost, -0.0" in text for text in found["insights"])
-    assert not any(text.startswith("all questions") for text in found["insights"])  # one type says it
-    few = strategist(tmp_path / "few.sqlite", policy="uniform")
-    for number, word in enumerate(("Who", "When", "Where", "Which")):
-        lived(few, 8, TRUTH, start=8 * number, text=f"{word} is it?")
-    insights = stats_of(tmp_path / "few.sqlite")["insights"]  # each type alone has too few
-    assert insights[0].startswith("all questions: hyde is worth its cost, +0.15")

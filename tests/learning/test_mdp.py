@@ -37,22 +37,6 @@ def test_segments_are_the_policy(stopping: Plan) -> None:
     assert shape["segments"][0][0] == {"from": 0.0, "to": 0.04, "action": "stop"}
 
 
-def test_stripes_and_ties_are_not_called_a_threshold(stopping: Plan, published: Plan) -> None:
-    shape = structure(stopping)
-    assert shape["striped"][0]
-    assert not shape["striped"][-1]
-    assert any("exact tie" in w and "how U divides into drops" in w for w in shape["warnings"])
-    # At U = .04 stopping is worth .96 and reasoning .98 * 1 - .02 as well.
-    (tie,) = [s for s in shape["ties"][0] if s["from"] <= 0.04 <= s["to"]]
-    assert set(tie["actions"]) == {"stop", "reason"}
-    one = structure(published)
-    assert one["segments"] == [
-        [{"from": 0.0, "to": 0.157, "action": "reason"}, {"from": 0.158, "to": 1.0, "action": "retrieve"}]
-    ]
-    assert one["striped"] == [False]
-    assert any("cannot stop" in w and "pays 0.02" in w for w in one["warnings"])
-
-
 def test_the_error_of_the_grid(published: Plan) -> None:
     assert published.grid_error is not None
     assert published.grid_error.at_points < 1e-9  # both drops are multiples of .001

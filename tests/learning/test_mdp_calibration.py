@@ -127,29 +127,3 @@ def test_intervals_know_that_actions_of_a_question_hang_together() -> None:
     assert known > 0.5 * runs  # the others had too few questions with a success
     assert inside["success"] >= 0.88 * runs, inside
     assert inside["retrieve_drop"] >= 0.88 * known, inside
-
-
-def test_the_floor_at_zero_biases_nothing() -> None:
-    truth = RetrievalMDP(retrieve_drop=0.2, reason_drop=0.05, success=0.7)
-    found = calibrate(simulate(truth, 300, seed=3, length=12), RetrievalMDP())
-    assert found.success is not None
-    assert (found.success.low or 0) <= 0.7 <= (found.success.high or 0)
-    assert found.model.retrieve_drop == pytest.approx(0.2)
-    assert found.model.reason_drop == pytest.approx(0.05)
-    assert not any(check.violated for check in found.checks)
-    assert sum("0 cuts the fall short" in note for note in found.notes) == 2
-    priced = calibrate(simulate(truth, 3, seed=3, length=4), RetrievalMDP(), cost_by="tokens", price=0.25)
-    assert "one token costs as much as 0.25 of quality is worth" in priced.notes
-
-
-def test_bins_have_parameters_of_their_own() -> None:
-    truth = RetrievalMDP(success=(0.2, 0.9), retrieve_drop=(0.1, 0.25), reason_drop=0.08)
-    found = calibrate(simulate(truth, 400, seed=1, length=6), RetrievalMDP(), bins=2)
-    success, drop = found.by_bins.success, found.by_bins.retrieve_drop
-    assert isinstance(success, tuple)
-    assert success == pytest.approx((0.2, 0.9), abs=0.1)
-    assert drop == pytest.approx((0.1, 0.25), abs=0.03)
-    sparse = calibrate([trace("q", [0.9, 0.6], ["retrieve"])], RetrievalMDP(), bins=4)
-    assert sparse.by_bins.success == (1.0,) * 4  # one observation makes no bin of its own
-    assert sparse.model.reason_drop == 0.08
-    assert any("reason_drop is kept" in note for note in sparse.notes)

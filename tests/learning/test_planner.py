@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from mio_rag.errors import DataError, InputError
-from mio_rag.learning import outcomes as tables
 from mio_rag.learning.planner import (
     WORDING,
     CostWeights,
@@ -21,7 +19,7 @@ from mio_rag.learning.planner import (
     wording,
     write_planner,
 )
-from mio_rag.learning.planner_regression import Experience, experience_of, fit_regression
+from mio_rag.learning.planner_regression import Experience, experience_of
 from mio_rag.learning.ppo import PPOSettings, train_ppo
 from mio_rag.session.workflow import NAMED
 from tests.learning.files import FEATURES, as_wide_as_features, outcomes, planner_file, regressed
@@ -134,25 +132,6 @@ def test_sets_that_need_other_workflows_are_told_apart() -> None:
     assert np.mean(rewards[True]) > max(best - 0.01, np.mean(rewards[False]) + 0.015)
 
 
-@pytest.mark.parametrize(
-    ("sets", "told"),
-    [
-        (("a",) * 30 + ("b",) * 30, 2),
-        (("a",) * 52 + ("b",) * 8, 1),  # eight questions are too few to be judged by
-        (("a",) * 40 + ("b",) * 8 + ("c",) * 7 + ("d",) * 5, 2),
-    ],
-)
-def test_small_sets_count_as_one(sets: tuple[str, ...], told: int) -> None:
-    train = outcomes(60, seed=3)
-    fitted = fit_regression(dataclasses.replace(train, sets=sets))
-    assert fitted.experts.shape[1] == fitted.report["sets"] == told
-    if told == 1:
-        none = fit_regression(train)
-        assert np.array_equal(
-            fitted.worth(train.observed[:, 0], 0, 0.1), none.worth(train.observed[:, 0], 0, 0.1)
-        )
-
-
 # --- proximal policy optimisation ------------------------------------------------------------------------
 
 
@@ -175,15 +154,6 @@ def test_one_network_may_serve_several_prices() -> None:
         found.checked_alpha(0.7)
     with pytest.raises(InputError, match=r"trained for prices from 0\.2 to 0\.6: give a price"):
         dataclasses.replace(found, alphas=(0.2, 0.6)).checked_alpha(None)
-
-
-def test_a_network_that_is_not_clearly_better_leaves_the_regression() -> None:
-    train, test = outcomes(70, told=0.0, seed=4, noise=0.4), outcomes(300, told=0.0, seed=5)
-    prices, rival = (0.0, 0.1, 0.5), regressed(train)
-    for seed in range(2):
-        found = trained(train, alphas=prices, updates=5, episodes=64, hidden=16, seed=seed)
-        for alpha in prices:
-            assert np.array_equal(found.choices(test.observed, alpha), rival.choices(test.observed, alpha))
 
 
 @pytest.mark.parametrize("mode", ["once", "again"])
@@ -237,26 +207,6 @@ def test_a_network_finds_what_the_regression_cannot_see() -> None:
 
 
 # --- comparison with fixed workflows ---------------------------------------------------------------------
-
-
-def plainly(quality: NDArray[Any], cost: NDArray[Any], at: NDArray[Any], chosen: NDArray[Any]) -> float:
-    """Quality of what was chosen, less that of the best mixture of fixed workflows, on some questions."""
-    means = [values[at].mean(axis=0)[None] for values in (quality, cost)]
-    spent = cost[at, chosen[at]].mean()
-    return float(quality[at, chosen[at]].mean() - tables.mixtures(*means, np.array([spent]))[0])
-
-
-@pytest.mark.parametrize("cells", [1, 10**6])
-def test_the_interval_is_that_of_draws_one_after_another(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_CELLS", cells)
-    made = outcomes(37)
-    cost = made.cost * np.random.default_rng(1).uniform(0.5, 1.5, (37, 3))
-    for chosen in (np.zeros(37, dtype=np.intp), np.arange(37) % 3):
-        rng = np.random.default_rng(3)
-        gains = [plainly(made.quality, cost, rng.integers(37, size=37), chosen) for _ in range(100)]
-        gain, low, high = tables.gain_over_mixtures(made.quality, cost, chosen, draws=100, seed=3)
-        assert (low, high) == pytest.approx(tuple(np.quantile(gains, [0.025, 0.975])), abs=1e-12)
-        assert gain == pytest.approx(plainly(made.quality, cost, np.arange(37), chosen), abs=1e-12)
 
 
 # --- files -----------------------------------------------------------------------------------------------

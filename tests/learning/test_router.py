@@ -14,22 +14,17 @@ from mio_rag.learning.router import (
     FitSettings,
     Table,
     Validated,
-    answer_worked,
     calibration_error,
     fit_and_validate,
     fit_once,
-    folds_of,
-    labels,
     measured,
-    out_of_fold,
     plausible_at,
     read_table,
     row_worked,
     train_mlp,
 )
-from mio_rag.learning.router_model import SEARCH, first_success, read_router
+from mio_rag.learning.router_model import first_success, read_router
 from mio_rag.learning.weights import write_weights
-from mio_rag.types import Question
 from tests.learning.files import rewritten
 from tests.learning.routes import TIERS, TOKENS, table
 
@@ -150,60 +145,7 @@ def test_plausible_tiers_include_the_right_one_as_often_as_wanted() -> None:
     np.testing.assert_allclose(first_success(np.array([0.5, 0.4, 0.6])), [0.5, 0.0, 0.5])
 
 
-def test_folds_are_even_and_know_nothing_of_themselves() -> None:
-    given = np.array([0] * 10 + [1] * 7)
-    fold = folds_of(given, 3)
-    assert np.bincount(fold[:10]).tolist() == [2] * 5
-    assert sorted(np.bincount(fold).tolist()) == [3, 3, 3, 4, 4]
-    assert (folds_of(given, 3) == fold).all()
-    assert (folds_of(given, 4) != fold).any()
-    # Labels that nothing tells: only a router that had seen them could be right more often than chance.
-    blind = valued(table(240), label=np.eye(3)[np.random.default_rng(5).integers(3, size=240)])
-    found = out_of_fold(blind, FitSettings(kind="logistic"))
-    assert np.mean(found.choice == blind.labels) < 0.45
-
-
-def test_weak_searches_are_as_many_as_wanted() -> None:
-    found = fit_once(EASY, FitSettings(kind="logistic", correct_rate=0.2)).correction
-    assert found is not None
-    best = np.array([one.search[SEARCH.index("best_cosine")] for one in EASY.seen])
-    assert np.mean(best < found.below) == pytest.approx(0.2, abs=0.01)
-    published = fit_once(EASY, FitSettings(kind="logistic", correct_below=0.52)).correction
-    assert published is not None
-    assert published.below == 0.52
-    assert fit_once(EASY, FitSettings(kind="logistic")).correction is None
-
-
 # --- labels ----------------------------------------------------------------------------------------------
-
-
-def test_labels_by_hand() -> None:
-    worked = [[1, 0, 1], [0, 0, 1], [0, 0, 0], [0, 0, 0]]
-    hops = [True, True, True, False]
-    assert labels(worked, hops).tolist() == [0, 2, 2, 1]
-    assert labels(worked, hops, "cheapest").tolist() == [0, 2, 0, 0]
-    assert labels(worked, hops, "dearest").tolist() == [0, 2, 2, 2]
-    with pytest.raises(InputError, match="unanswered"):
-        labels(worked, hops, "never")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("question", "text", "choice", "expected"),
-    [
-        (Question("a", "Who?", ("Ada Lovelace of London",)), "ada lovelace of london.", None, True),
-        (Question("a", "Who?", ("Ada Lovelace of London",)), "Ada Lovelace", None, True),  # F1 = .67
-        (Question("a", "Who?", ("Ada Lovelace of London",)), "Ada", None, False),  # .4
-        (Question("b", "Who?", (), type="unanswerable"), "", None, True),
-        (Question("b", "Who?", (), type="unanswerable"), "Ada", None, False),
-        (Question("c", "Which?", ("x",), choices=("y", "x")), "y", 1, True),
-        (Question("c", "Which?", ("Paris",), choices=("Rome.", "Paris.")), "B", 1, True),
-        (Question("c", "Which?", ("Paris",), choices=("Rome.", "Paris.")), "A", 0, False),
-    ],
-)
-def test_what_counts_as_answered(question: Question, text: str, choice: int | None, expected: bool) -> None:
-    assert answer_worked(question, text, choice) == expected
-    with pytest.raises(InputError, match="has no answers"):
-        answer_worked(Question("d", "Who?"), text, None)
 
 
 @pytest.mark.parametrize(

@@ -97,16 +97,6 @@ def test_measures_are_of_unseen_questions() -> None:
     assert model.measures["after"]["log_loss"] > base - 0.01
 
 
-def test_the_seed_decides_and_weights_count() -> None:
-    data = pools(60)
-    assert fit(data, seed=1) == fit(data, seed=1)
-    heavy = [Labelled(p.candidates, p.gold, 10.0 if k < 30 else 0.1) for k, p in enumerate(data)]
-    alone = fit(data[:30], features=["cosine"]).stages[0].weights[0]
-    both = fit(data, features=["cosine"]).stages[0].weights[0]
-    weighted = fit(heavy, features=["cosine"]).stages[0].weights[0]
-    assert abs(weighted - alone) < abs(both - alone)
-
-
 @pytest.mark.parametrize("kind", ["logistic", "isotonic"])
 def test_features_that_tell_nothing_are_refused_by_name(kind: Kind) -> None:
     """Cosines that are lower where a passage is needed leave no model, and no raw error of the solver."""
@@ -118,19 +108,6 @@ def test_features_that_tell_nothing_are_refused_by_name(kind: Kind) -> None:
     alike = [Labelled(replace(p.candidates, scores={"dense": np.ones(20)}), p.gold) for p in against]
     with pytest.raises(InputError, match=r"'cosine' \(the same for every candidate\)"):
         fit(alike, features=["cosine"], kind=kind)
-
-
-def test_a_fold_without_features_is_fitted_by_its_intercept() -> None:
-    """One large question against the others: where it is left out, the cosine would count against."""
-    rng = np.random.default_rng(5)
-    data = pools(20, slope=-12.0)
-    cosine = rng.random(4000)
-    ids = [f"p{k}" for k in range(4000)]
-    large = Candidates(ids, ["text"] * 4000, cosine, [5] * 4000, scores={"dense": cosine})
-    data.append(Labelled(large, frozenset(i for i, c in zip(ids, cosine, strict=True) if c > 0.7)))
-    model = fit(data, features=["cosine"], link_stages=0)
-    assert model.stages[0].weights[0] > 0
-    assert np.isfinite(model.measures["after"]["log_loss"])
 
 
 def test_reliability_by_hand() -> None:

@@ -78,13 +78,6 @@ def test_scores_beyond_what_was_seen_in_fitting_are_not_trusted_to_fitted_weight
     assert f"the best {score} score is" in source.why
 
 
-def test_without_links_the_stages_that_need_none_are_used(pool: Candidates) -> None:
-    model, _ = relevance_of("auto", replace(in_range(pool), links=None))
-    assert model is not None
-    assert len(model.stages) == 1
-    assert len(load_model("minilm").stages) > 1
-
-
 @pytest.mark.parametrize(
     "scores",
     [
@@ -109,15 +102,6 @@ def test_scores_of_any_scale_choose_something_and_keep_their_order(scores: list[
     assert chosen.relevance_source.kind == "scores"
     assert chosen.relevance_source.why in chosen.explain()
     assert ("scores given are equal" in chosen.relevance_source.why) == (len(set(scores)) == 1)
-
-
-def test_the_scale_of_scores_changes_nothing() -> None:
-    scores = np.array([0.9, 0.7, 0.2, 0.1])
-    one, other = (
-        select("q", list("abcd"), scores=s, budget_tokens=3).candidates.relevance
-        for s in (scores, 1000 * scores - 7)
-    )
-    assert one == pytest.approx(other, abs=1e-9)
 
 
 def test_probabilities_are_made_once_from_the_scores_that_were_given(pool: Candidates) -> None:

@@ -12,7 +12,6 @@ from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.retrieval.minilm import FINGERPRINT
 from mio_rag.retrieval.retriever import score_fusion
 from mio_rag.retrieval.texts import embedded_text, unit_text
-from mio_rag.types import Passage
 from tests.retrieval.documents import documents
 
 NAMED = "In the lease of Alder House: who pays for the roof?"
@@ -106,23 +105,6 @@ def test_it_comes_back_from_disk(index: CorpusIndex, tmp_path: Path, mapped: boo
     assert {"scope.npz", "sentences.npy", "sentences.npz", "bm25/terms.npz"} <= set(files)
 
 
-@pytest.mark.parametrize("mode", ["dense", "bm25"])
-def test_one_list_alone_ranks_the_pool(index: CorpusIndex, mode: str) -> None:
-    pool = Retriever(index, mode=mode, pool=2).retrieve("Who pays for repairs?")  # type: ignore[arg-type]
-    assert len(pool) == 2
-    assert pool.scores[mode].tolist() == sorted(pool.scores[mode], reverse=True)
-
-
-def test_passages_without_units_join_documents() -> None:
-    more = Passage("note", "The well is deep. The bucket leaks.", "Note", "note.txt")
-    built = CorpusIndex.build([*documents(), more], TfidfEmbedder(), "papers")
-    assert CorpusIndex.texts_to_embed(built.passages) == 6 + 9 + 2
-    pool = Retriever(built).retrieve("Does the bucket leak?")
-    assert pool.ids[0] == "note"
-    assert pool.sentences is not None
-    assert (pool.sentences.owners == 0).sum() == 2
-
-
 def test_cosines_of_minilm_say_nothing_of_other_scripts(index: CorpusIndex) -> None:
     pool = Retriever(index).retrieve(NAMED)
     units = pool.sentences
@@ -136,15 +118,3 @@ def test_cosines_of_minilm_say_nothing_of_other_scripts(index: CorpusIndex) -> N
             DocumentModel().unit_relevance(replace(asked, sentences=blind)),
         )
         assert np.allclose(*found) == same
-
-
-def test_words_alone_can_be_searched() -> None:
-    passages = [
-        Passage("a", "The ferry leaves at nine."),
-        Passage("b", "Trams stop."),
-        Passage("c", "A ferry."),
-    ]
-    index = CorpusIndex.build(passages, "tfidf")
-    rows, scores = index.search_bm25("Which ferry?", 5)
-    assert sorted(rows.tolist()) == [0, 2]
-    assert scores[0] >= scores[1] > 0

@@ -8,11 +8,10 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from mio_rag.errors import IndexFormatError, InputError
-from mio_rag.retrieval import CorpusIndex, SentenceTransformerEmbedder, TfidfEmbedder, make_embedder
+from mio_rag.retrieval import SentenceTransformerEmbedder, TfidfEmbedder, make_embedder
 from mio_rag.retrieval.cached import CachedEmbedder, EmbeddingCache
 from mio_rag.retrieval.embedders import TermWeights
 from mio_rag.retrieval.minilm import packaged_minilm
-from mio_rag.types import Passage
 
 TEXTS = ["The Arno flows through Florence.", "Florence lies on the Arno.", "Bread needs yeast."]
 
@@ -34,16 +33,6 @@ def test_minilm_embeds_meaning(minilm: CachedEmbedder) -> None:
     assert similarity[0, 1] > 0.7 > 0.3 > similarity[0, 2]
     np.testing.assert_allclose(minilm.encode(TEXTS[::-1]), first[::-1], atol=1e-6)
     assert minilm.encode([]).shape == (0, 384)
-
-
-def test_a_local_folder_is_the_same_model_and_survives_the_index(
-    minilm: CachedEmbedder, tmp_path: Path
-) -> None:
-    local = make_embedder(str(packaged_minilm()))
-    assert local.fingerprint == minilm.fingerprint
-    index = CorpusIndex.build([Passage(str(k), t) for k, t in enumerate(TEXTS)], local)
-    loaded = CorpusIndex.load(index.save(tmp_path / "index"))
-    np.testing.assert_array_equal(loaded.embeddings([0, 2]), index.embeddings([0, 2]))
 
 
 def test_tfidf_needs_a_corpus_and_forgets_nothing(tmp_path: Path) -> None:

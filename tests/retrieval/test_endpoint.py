@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag import Collection
 from mio_rag.errors import InputError
 from mio_rag.retrieval import make_embedder
 from mio_rag.retrieval.endpoint import EndpointEmbedder
@@ -85,14 +84,6 @@ def test_what_was_embedded_beside_a_refused_text_is_kept(server: Server) -> None
     assert len(server.asked) == 4
 
 
-def test_an_index_is_built_and_found_again_by_the_name(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("# Rivers\n\nThe Arno is 241 km long.\n\nThe Po is 652 km long.\n")
-    docs = Collection(tmp_path, embedder=server.spec)
-    assert "241 km" in docs.select("How long is the Arno?").context
-    again = Collection(tmp_path, embedder=server.spec)
-    assert "652 km" in again.select("How long is the Po?").context
-
-
 def test_an_index_of_others_gets_neither_questions_nor_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,9 +116,3 @@ def test_a_busy_server_is_asked_again(server: Server) -> None:
     vectors = EndpointEmbedder(server.spec.removeprefix("openai:"), cache=False).encode(["a text"])
     assert vectors.shape == (1, 384)
     assert len(server.asked) == 2
-
-
-@pytest.mark.parametrize("spec", ["openai:", "openai:@http://127.0.0.1/v1", "openai:m@localhost:80"])
-def test_a_name_without_model_or_address_is_refused(spec: str) -> None:
-    with pytest.raises(InputError, match="openai:NAME@"):
-        make_embedder(spec)

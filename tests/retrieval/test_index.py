@@ -1,8 +1,6 @@
 """The index on disk: what comes back, what is refused, what is left behind when writing fails."""
 
 import errno
-import hashlib
-import json
 import os
 import resource
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
-from mio_rag.types import Passage
 
 FILES = {
     "passages.jsonl", "dense.faiss", "tfidf.npz", "tfidf_vocabulary.json", "manifest.json", "links.npz",
@@ -68,20 +65,6 @@ def test_every_missing_file_is_named(saved: Path) -> None:
     assert [p.split("'")[1] for p in raised.value.problems[:2]] == [
         str(saved / "bm25/terms.npz"), str(saved / "passages.jsonl"),
     ]  # fmt: skip
-
-
-def rewrite(folder: Path, **changes: Any) -> None:
-    """A manifest with other entries and a checksum that fits them."""
-    manifest = json.loads((folder / "manifest.json").read_text()) | changes
-    del manifest["checksum"]
-    manifest["checksum"] = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-
-
-def test_other_version(saved: Path) -> None:
-    rewrite(saved, version=99)
-    with pytest.raises(IndexFormatError, match="format version 99, this release reads 3"):
-        CorpusIndex.load(saved)
 
 
 def test_other_embedder(saved: Path, rivers: Dataset) -> None:
@@ -148,19 +131,6 @@ def test_a_disk_that_fills_with_the_last_bytes(rivers: Dataset, tmp_path: Path) 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [p.name for p in tmp_path.iterdir()] == ["fits"]
-
-
-def test_passages_of_stop_words_only(tmp_path: Path) -> None:
-    index = CorpusIndex.build(
-        [Passage("a", "to be or not to be"), Passage("b", "granite lighthouse")], "tfidf"
-    )
-    loaded = CorpusIndex.load(index.save(tmp_path / "stop"))
-    for question in ("What is to be?", "a granite lighthouse"):
-        pool = Retriever(loaded).retrieve(question)
-        assert set(pool.ids) == {"a", "b"}
-        assert pool.scores["bm25"][pool.ids.index("a")] == 0
-    with pytest.raises(InputError, match="no words"):
-        CorpusIndex.build([Passage("a", "to be or not to be")], "tfidf")
 
 
 class Odd(TfidfEmbedder):

@@ -10,8 +10,7 @@ import pytest
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
-from mio_rag.retrieval.radius import measure_radius, read_radii, write_radii
-from mio_rag.types import Passage
+from mio_rag.retrieval.radius import measure_radius, read_radii
 
 
 class Turned(TfidfEmbedder):
@@ -54,21 +53,6 @@ def test_alignment_sees_through_a_rotation(demo_index: CorpusIndex) -> None:
         measure_radius(few, "encoder", other=unfit, limit=1000)
 
 
-def test_chunks_need_two_sentences() -> None:
-    passages = [
-        Passage("a", "The Arno is long. The Arno is wide."),
-        Passage("b", "One sentence on the Tiber"),
-        Passage("c", "The Po is long. Bread is baked from flour."),
-    ]
-    index = CorpusIndex.build(passages, TfidfEmbedder(dimensions=3))
-    found = measure_radius(index, "chunks")
-    assert set(found.ids) == {"a", "c"}
-    errors = dict(zip(found.ids, found.errors, strict=True))
-    assert errors["c"] > errors["a"]
-    with pytest.raises(InputError, match="two sentences or more"):
-        measure_radius(CorpusIndex.build(passages[1:2] * 1, TfidfEmbedder(dimensions=1)), "chunks")
-
-
 def test_paraphrases(demo_index: CorpusIndex, tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
     texts = ["How tall is the tower?", "How tall is the tower?", "Which bridge is longer?"]
@@ -84,15 +68,6 @@ def test_paraphrases(demo_index: CorpusIndex, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="line 1: expected") as caught:
         measure_radius(demo_index, "paraphrases", file=file)
     assert len(caught.value.problems) == 2
-
-
-def test_quantiles_and_files(demo_index: CorpusIndex, tmp_path: Path) -> None:
-    found = measure_radius(demo_index, "sq8")
-    radius = found.radius(0.9)
-    assert np.mean(found.errors <= radius) >= 0.9
-    assert found.radius(1.0) == found.errors.max() == found.to_dict(0.5)["largest"]
-    assert write_radii(tmp_path / "r.npz", found, found.ids, 1.0) == 0
-    assert read_radii(tmp_path / "r.npz") == dict(zip(found.ids, found.errors, strict=True))
 
 
 def test_wrong_files_are_refused_in_our_words(tmp_path: Path) -> None:

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from mio_rag.context import RegexCounter, merged, render_context
-from mio_rag.errors import IndexFormatError
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.embedders import TfidfEmbedder
 from mio_rag.retrieval.repetition import (
-    REPETITION_FILE,
     Repetition,
     contradicting,
     find_groups,
@@ -41,11 +39,6 @@ class TestPlaces:
         spans = find_spans(passages)
         document = " ".join(_WORDS)
         assert [document[start:end] for start, end in spans] == [p.text for p in passages]
-
-    def test_sources_that_repeat_nothing_have_no_place(self):
-        assert (
-            find_spans([Passage("1", "a" * 30, source="s"), Passage("2", "b" * 30, source="s")]) == -1
-        ).all()
 
     def test_documents_that_contradict_themselves_are_counted_and_have_no_places(self):
         windows = [Passage(p.id, p.text, "", "a", k * 60) for k, p in enumerate(_windows("a", step=15))]
@@ -119,14 +112,6 @@ class TestIndex:
         assert again.repetition.copies == 1
         assert again.passages[-1].date == "2024-05-01"
 
-    def test_places_of_another_corpus_are_refused(self, index, tmp_path):
-        index.repetition.save(tmp_path)
-        with pytest.raises(IndexFormatError, match="does not fit"):
-            Repetition.load(tmp_path, len(index) + 1)
-        (tmp_path / REPETITION_FILE).write_bytes(b"no such thing")
-        with pytest.raises(IndexFormatError, match="cannot be read"):
-            Repetition.load(tmp_path, len(index))
-
     def test_pools_know_places_and_exact_duplicates(self, index):
         pool = Retriever(index, pool=20, counter=RegexCounter()).retrieve("w1 w2 w3")
         at = {name: k for k, name in enumerate(pool.ids)}
@@ -136,12 +121,6 @@ class TestIndex:
         assert pool.dates[at["copy"]] == "2024-05-01"
         block = render_context(b.passage for b in merged(pool, [at["a0"], at["a1"]]))
         assert block == "T\n" + " ".join(_WORDS[:45])
-
-    def test_windows_that_overlap_are_no_duplicates(self):
-        passages = _windows("a", size=60, step=2)
-        found = Repetition.build(passages)
-        assert found.copies > 0
-        assert found.among(range(len(passages)), passages) is None
 
     def test_texts_that_say_who_beat_whom_are_no_duplicates(self):
         rest = " ".join(_WORDS[:60]).replace("w", "x")
@@ -175,11 +154,3 @@ def test_a_line_that_contradicts_a_text_takes_the_places_of_its_document():
         found = Repetition.build(passages)
         assert found.spans[:, 0].tolist() == [start, 20 if start == 0 else -1]
         assert found.lines_agree
-
-
-def test_sketches_of_the_same_words_are_the_same() -> None:
-    texts = ["-->", "One two three four, five.", "-->", "", "one TWO three four five", "six seven", "..."]
-    found = sketched(texts)
-    assert (found[0] == found[2]).all()
-    assert (found[1] == found[4]).all()
-    assert max((found[0] == found[k]).mean() for k in (1, 3, 5, 6)) < 0.1

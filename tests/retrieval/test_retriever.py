@@ -11,19 +11,9 @@ import pytest
 
 from mio_rag.context import SEPARATOR, RegexCounter, render_passage
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever, reciprocal_rank_fusion
 from mio_rag.retrieval.texts import embedded_text
 from mio_rag.types import Passage
-
-
-def test_fusion_by_hand() -> None:
-    fused = reciprocal_rank_fusion([[7, 3], [3, 9, 7]], k=60)
-    assert fused == pytest.approx({7: 1 / 61 + 1 / 63, 3: 1 / 62 + 1 / 61, 9: 1 / 62})
-    assert reciprocal_rank_fusion([[5, 6], [6]], k=0) == pytest.approx({5: 1.0, 6: 1.5})
-    assert reciprocal_rank_fusion([]) == {}
-    with pytest.raises(InputError, match="k=-1"):
-        reciprocal_rank_fusion([[1]], k=-1)
 
 
 def plain_bm25(texts: list[str], question: str, k1: float = 1.5, b: float = 0.75) -> np.ndarray:

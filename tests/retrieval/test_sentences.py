@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.retrieval.sentences import SentenceIndex
 from mio_rag.types import Passage
@@ -43,21 +42,3 @@ def test_sentences_that_passages_share_are_embedded_once():
     assert sorted(given) == sorted(set(given))
     assert len(found) == 2 * len(given) == sum(told)
     assert np.array_equal(found.of([0, 1, 2]).embeddings, found.of([3, 4, 5]).embeddings)
-
-
-@pytest.mark.parametrize("mapped", [False, True])
-def test_they_come_back_from_disk(index, tmp_path, mapped):
-    read = CorpusIndex.load(index.save(tmp_path / "index"), mapped=mapped).sentences
-    for one, other in zip(
-        read.of([0, 1, 2]).__dict__.values(), index.sentences.of([0, 1, 2]).__dict__.values(), strict=True
-    ):
-        assert np.array_equal(one, other)
-
-
-def test_an_embedder_that_fails_is_named(index):
-    class Broken(TfidfEmbedder):
-        def encode(self, texts, progress=None):
-            return np.full((len(texts), 2), np.nan, dtype=np.float32)
-
-    with pytest.raises(InputError, match="embedder 'tfidf'"):
-        SentenceIndex.build(PASSAGES, Broken())

@@ -99,14 +99,6 @@ def test_reasons_by_hand() -> None:
     )
 
 
-def test_an_item_that_pays_only_in_company_is_not_called_worthless() -> None:
-    """p1 is worth -0.02 alone and +0.78 beside p0, for which there is no room."""
-    candidates = simple([0.9, 0.0], [5, 5], embeddings=[[1.0, 0.0], [-0.8, 0.6]])
-    chosen = Selector.raw(redundancy_weight=1.0, passage_penalty=0.02).select(candidates, 9)
-    assert chosen.ids == ("p0",)
-    assert chosen.decisions[1].reason.startswith("would add 0.78, but needs 5 tokens and 4 are left")
-
-
 def test_explain_and_to_dict_list_every_candidate_once() -> None:
     chosen = Selector.raw().select(pool(), 80)
     lines = chosen.explain().splitlines()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from itertools import combinations
 
 import numpy as np
@@ -71,12 +70,6 @@ class TestSegments:
             counted = block_tokens(far, chosen, _COUNTER, True)
             assert shared.own @ x + shared.segments.cost(x) == counted
 
-    def test_without_places_or_company_nothing_is_shared(self):
-        candidates = pool()
-        assert shared_costs(dataclasses.replace(candidates, spans=None), _COUNTER) is None
-        alone = dataclasses.replace(candidates, sources=[str(k) for k in range(6)])
-        assert shared_costs(alone, _COUNTER) is None
-
     def test_the_program_finds_what_enumeration_finds(self):
         rng = np.random.default_rng(3)
         for _ in range(20):
@@ -119,20 +112,6 @@ class TestSegments:
         found = plain(side=side, max_passages=4).select(pool(), 200, _COUNTER)
         assert len(found.ids) == 4
         assert found.result.is_optimal
-
-
-class TestAnotherBudget:
-    def test_what_is_known_of_a_pool_serves_another_budget(self):
-        selector = Selector(relevance_model="given", token_price=0.001)  # the price of a passage is adaptive
-        candidates = dataclasses.replace(pool(), tokens=np.array([60, 21, 21, 21, 21, 21]))
-        known = selector.choose(candidates, 30, _COUNTER).formulation
-        for budget in (200, 100, 30):
-            made = selector.choose(candidates, budget, _COUNTER, known=known)
-            fresh = selector.choose(candidates, budget, _COUNTER)
-            assert made.chosen == fresh.chosen
-            assert made.result.objective == pytest.approx(fresh.result.objective, abs=1e-12)
-            assert made.formulation.penalty(budget) == fresh.formulation.penalty(budget)
-            known = made.formulation
 
 
 class TestValue:
@@ -191,38 +170,6 @@ class TestNearDuplicates:
         pool = Retriever(index, counter=counter).retrieve("When does the bridge close?")
         found = Selector(passage_penalty=0.0, units=units).select(pool, 100, counter)
         assert found.ids == ("new",)
-
-    def test_a_newer_version_that_must_not_be_read_replaces_nothing_and_is_not_named(self):
-        given = dataclasses.replace(
-            self.versions(),
-            dates=["2024-01-31", "2024-06-30", "2025-01-01"],
-            duplicates=np.full((3, 3), 0.9) - 0.9 * np.eye(3),
-        )
-        found = plain(must_exclude=("other",)).select(given, 100)
-        said = next(d.reason for d in found.decisions if d.id == "old")
-        assert found.ids == ("new",)
-        assert said == "not read: an older version of 'new' (2024-06-30)"
-
-    def test_what_must_be_read_is_read(self):
-        dated = self.versions(["2023-01-01", "2024-06-30", ""])
-        assert plain(must_include=("old",)).select(dated, 100).ids == ("old", "other")
-        assert plain(must_exclude=("new",)).select(dated, 100).ids == ("old", "other")
-        both = plain(must_include=("old", "new")).select(dated, 100)
-        assert set(both.ids) == {"old", "new", "other"}
-
-
-class TestReasons:
-    def test_a_note_says_what_reading_once_saves(self):
-        found = plain().select(pool(3), 100, _COUNTER)
-        saved = int(found.candidates.tokens.sum()) - found.tokens_used
-        assert found.notes == (f"3 passages of the same documents joined into 1 text: {saved} tokens saved",)
-        assert plain(max_passages=1).select(pool(3), 100, _COUNTER).notes == ()
-
-    @pytest.mark.parametrize(("barred", "verb"), [((), "are read"), (("p1",), "are already read")])
-    def test_of_two_parts_is_spoken_in_the_plural(self, barred, verb):
-        found = plain(must_exclude=barred).select(pool(3, step=14), 200, _COUNTER)
-        told = found.decisions[1].reason.partition("its beginning")[2]
-        assert re.fullmatch(rf" and its end \(6\d %\) {verb} with 'p0' and 'p2'", told), told
 
 
 class TestAttacks:

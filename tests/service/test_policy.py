@@ -21,10 +21,8 @@ from mio_rag.policy import Policy, preset_text
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.service.app import create_app
-from mio_rag.service.governed import Ratings, compared
-from mio_rag.service.run import check
-from mio_rag.service.settings import ServiceSettings, Split
-from tests.cli.running import here, refused
+from mio_rag.service.governed import compared
+from mio_rag.service.settings import Split
 
 QUESTION = "Which tower is taller, Bell Rock Lighthouse or Skerryvore?"
 ASKED = {"question": QUESTION, "deadline_seconds": 20}
@@ -97,21 +95,6 @@ def test_a_changed_file_is_taken_over_and_a_wrong_one_is_not(client: TestClient,
     changed(file, preset_text("frugal"))
     assert client.post("/ask", json=ASKED).json()["policy"]["sha256"] == first["sha256"]
     assert client.get("/health").json()["policy"]["problem"] is None
-
-
-def test_a_change_of_a_file_that_a_policy_names_is_taken_over(
-    demo_index: CorpusIndex, tmp_path: Path
-) -> None:
-    own, path = tmp_path / "own.toml", tmp_path / "mine.toml"
-    own.write_text("horizon = 2\n")
-    path.write_text('[price]\ntoken = 0.001\n[repeat]\nby = "mdp"\nprocess = "own.toml"\n')
-    with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(path))) as client:
-        first = client.get("/health").json()["policy"]
-        assert client.get("/health").json()["policy"] == first
-        changed(own, "horizon = 2\n\n")
-        second = client.get("/health").json()["policy"]
-    assert first["problem"] is second["problem"] is None
-    assert first["sha256"] != second["sha256"]
 
 
 @pytest.mark.parametrize("damage", ["bytes", "gone", "router", "bandit"])
@@ -330,15 +313,3 @@ def test_the_test_of_two_policies_is_newcombes_and_fishers() -> None:
     }  # fmt: skip
     assert found["low"] > 0
     assert compared((0, 0), (5, 3)) == {}
-
-
-def test_another_policy_is_checked_before_it_serves(tmp_path: Path) -> None:
-    split = Split(policy="nonsense", share=0.5, ratings=str(tmp_path / "ratings.sqlite"))
-    with pytest.raises(InputError, match="--against: policy 'nonsense' is neither a file nor a preset"):
-        check(ServiceSettings("demo", split=split), None, False)
-    (tmp_path / "other.sqlite").write_text("something else, and long enough to be looked at as a file")
-    with pytest.raises(InputError, match="cannot be used for ratings"):
-        Ratings(split.replace(policy="frugal", ratings=str(tmp_path / "other.sqlite")), "default")
-    for text, said in (("frugal=2", "share must be < 1"), ("frugal", "write POLICY=SHARE")):
-        given = ("serve", "demo", "--against", text, "--ratings", tmp_path / "r.sqlite")
-        assert said in refused(here(*given))[0]

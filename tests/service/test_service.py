@@ -86,25 +86,6 @@ def test_a_deadline_brings_the_best_found_with_its_gap(client: TestClient) -> No
     assert got["tokens"] == sum(part["tokens"] for part in got["parts"]) <= 2000
 
 
-def test_sentences_are_chosen_where_the_budget_has_little_room(client: TestClient) -> None:
-    for path in ("/select", "/ask"):
-        for given, units in (
-            ({"budget_tokens": 256}, "sentences"),
-            ({"budget_tokens": 2000}, "passages"),
-            ({"budget_tokens": 256, "units": "passages"}, "passages"),
-            ({"budget_tokens": 256, "radius": 0.02}, "passages"),
-        ):
-            assert client.post(path, json={"question": QUESTION, **given}).json()["units"] == units, given
-    for budget, more, now, then in ((100, 20, "sentences", "sentence"), (200, 400, "sentences", "passage")):
-        got = client.post(
-            "/select", json={"question": QUESTION, "budget_tokens": budget, "more_tokens": more}
-        )
-        assert (got.json()["units"], got.json()["more"]["unit_then"]) == (now, then)
-    both = client.post("/select", json={"question": QUESTION, "units": "sentences", "merge": False})
-    assert both.status_code == 400
-    assert "merge=False" in both.text
-
-
 def test_dollars_and_what_they_make_of_the_price(client: TestClient, demo_index: CorpusIndex) -> None:
     rates = {"extractive": Rate("extractive", 2.0, 8.0, worth=0.004)}
     body = {"question": QUESTION, "budget_tokens": 256}

@@ -8,7 +8,7 @@ import pytest
 from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.session.budget import Limits, totals
+from mio_rag.session.budget import totals
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.types import Answer, GenerationError
 from tests.session.scripted import COMPARISON, agent, said
@@ -82,16 +82,6 @@ def test_a_model_that_cannot_be_measured_is_asked_no_further(river_index: Corpus
     check(found, model.given)
     assert isinstance(found.error, InputError)
     assert len(model.given) == 1
-
-
-def test_what_fails_before_the_first_call_has_an_empty_trace() -> None:
-    tight = agent("fixed-2", None, limits=Limits(tokens=30))
-    trace = check(tight.attempt(COMPARISON, ScriptedGenerator(said), 60), [])
-    assert trace.steps == ()
-    narrow = ScriptedGenerator(said, window=20)
-    assert "no room" in str(check(agent("fixed-2", None).attempt(COMPARISON, narrow, 60), []).error)
-    with pytest.raises(InputError, match="budget_tokens=0"):
-        tight.attempt(COMPARISON, ScriptedGenerator(said), 0)
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])

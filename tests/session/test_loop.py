@@ -252,26 +252,6 @@ def test_limits_on_tokens_steps_and_time(river_index: CorpusIndex) -> None:
     assert "is below the" in str(tight.error)
 
 
-def test_a_doubted_answer_goes_another_way_and_a_trusted_one_stays(river_index: CorpusIndex) -> None:
-    def sure(prompt: Prompt) -> str:
-        return "Yes." if prompt.system.startswith("You check") else said(prompt)
-
-    assert "verify/1/decompose" in {s.id for s in answered("verify-or-parts", river_index)[0].steps}
-    trusted, _ = answered("verify-or-parts", river_index, sure)
-    assert [s.id for s in trusted.steps] == ["retrieve", "select", "answer", "verify"]
-
-
-def test_an_empty_answer_is_asked_of_the_reader_but_not_twice(river_index: CorpusIndex) -> None:
-    mute = Watched(lambda prompt: "", name="mute")
-    workflow = chain("mute-in-the-end", "retrieve", "select", {"do": "answer", "model": "mute"})
-    found = controller(workflow, river_index, {"mute": mute}).attempt(COMPARISON, reader := Watched(), 60)
-    trace = check(found, reader, mute)
-    assert trace.answer == said(reader.asked[-1]) != ""
-    assert trace.fallback == "answer: the answer is empty"
-    trace, silent = answered("plain", river_index, lambda prompt: "")
-    assert (trace.answer, trace.fallback, len(silent.asked)) == ("", None, 1)
-
-
 @pytest.mark.parametrize(
     ("answer", "fallback"),
     [

@@ -18,7 +18,6 @@ from mio_rag.session.budget import Budget, Limits
 from mio_rag.session.search import (
     STRATEGIES,
     Found,
-    Grounds,
     Names,
     Searched,
     SearchSettings,
@@ -80,25 +79,6 @@ def test_each_strategy_searches_for_what_it_says(index: CorpusIndex) -> None:
     assert tried["query2doc"].queries == (f"{QUESTION.text} Arno Pisa sea",)
     assert tried["grounded"].queries == (f"{QUESTION.text} Arno",)
     assert tried["multi-query"].queries == (QUESTION.text, "river of the peninsula", "the stream near Pisa")
-
-
-def test_names_that_were_not_given_are_dropped_and_counted(index: CorpusIndex) -> None:
-    one = found(index, ["grounded"], model("Arno\n* Neptune\nMount Olympus\nFlorence")).tried[0]
-    assert (one.found.dropped, one.found.queries) == (2, (f"{QUESTION.text} Arno",))
-    assert "2 names" in one.found.note
-    nothing = found(index, ["raw", "grounded"], model("Neptune")).tried[1]
-    assert (nothing.found.rows, nothing.found.dropped) == ((), 1)
-    asked, generator = Question("q", "what is the longest one?"), ScriptedGenerator(model())
-    tried = search(asked, Retriever(index, pool=4), generator, ["raw", "grounded"]).tried[1]
-    assert "no name" in tried.found.note
-    assert (tried.amount.lm_calls, len(generator.prompts)) == (0, 0)
-
-
-def test_names_and_neighbours_are_those_of_the_index(index: CorpusIndex) -> None:
-    grounds = names_of(index).grounds("which river flows through florence")
-    assert (grounds.entities, set(grounds.neighbours)) == (("Florence",), {"Arno", "Dante Alighieri"})
-    kept = Grounds(("Florence",), ("Dante Alighieri",)).kept(["dante", "Dan", ""])
-    assert kept == (("Dante Alighieri",), 2)
 
 
 def test_merging_is_weighted_reciprocal_rank_fusion(index: CorpusIndex) -> None:

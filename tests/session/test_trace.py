@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from mio_rag.errors import DataError, InputError
-from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.generation import ScriptedGenerator
 from mio_rag.learning.rules import replay
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.budget import Limits
-from mio_rag.session.state import Memory
 from mio_rag.session.trace import Trace, append_traces, read_traces
 from tests.session.scripted import COMPARISON, agent, said
 
@@ -80,24 +79,3 @@ def test_files_survive_an_interruption_and_keep_runs_apart(trace: Trace, tmp_pat
     file.write_text('{"version": 2}\n{"a": 1}\n', encoding="utf-8")
     with pytest.raises(DataError, match="line 1"):
         read_traces(file)
-
-
-@pytest.mark.parametrize("kept", [0, 1, 2, 9])
-def test_the_model_sees_the_last_notes_and_no_others(kept: int, river_index: CorpusIndex) -> None:
-    seen: list[Prompt] = []
-
-    def heard(prompt: Prompt) -> str:
-        seen.append(prompt)
-        if prompt.system.startswith("You think"):
-            return f"Thought number {sum(p.system == prompt.system for p in seen)}."
-        return said(prompt)
-
-    agent("fixed-7", river_index, kept_notes=kept).attempt(COMPARISON, ScriptedGenerator(heard), 60)
-    made = 0
-    for prompt in seen:
-        shown = {k for k in range(1, 9) if f"Thought number {k}." in prompt.user}
-        assert shown == set(range(max(1, made - kept + 1), made + 1)), prompt.user
-        made += prompt.system.startswith("You think")
-    assert made == (3 if kept else 1)  # the same prompt is not asked twice
-    shown_in_the_end = Memory(COMPARISON, notes=["a", "b", "c"]).passages(kept)
-    assert [p.text.split("\n") for p in shown_in_the_end] == ([list("abc")[-kept:]] if kept else [])
