@@ -444,6 +444,7 @@ def _balance(Z: FloatArray, kappa: float, row: FloatArray, room: float, slack: f
 
 
 _MULTIPLIER_STEPS = 80  # with 25, a dozen mixed rows cost twice the nodes
+_LARGEST_SHIFT = 100.0  # of an item's value by the multipliers of its rows
 _REFINING_STEPS = 25  # from multipliers that another matrix left
 _SHARE_ROUNDS, _SHARE_STEPS = 60, 300  # of better shares of segments; pair exchanges in each
 _NO_PENALTY = 1e-12  # relative to the largest value: nothing for a better matrix to gain
@@ -559,9 +560,9 @@ def _relaxed(
     used = float(problem.relaxed.cr @ x)
     if used > b:
         x *= b / used
-    q, g = problem.priced(lam) + 0.5 * np.diagonal(G), G @ x
-    every, limits = np.arange(problem.m), (steps, stop, float(lam @ problem.w), tolerance, 0.0)
-    bound, mu, _ = bounds.relax(q, G, 0.0, every, problem.relaxed.cr, b, x, g, problem.m, *limits)
+    q, g = problem.priced(lam) + 0.5 * G.diagonal(), G @ x
+    every, limits = np.arange(x.size), (steps, stop, float(lam @ problem.w), tolerance, 0.0)
+    bound, mu, _ = bounds.relax(q, G, 0.0, every, problem.relaxed.cr, b, x, g, x.size, *limits)
     return bound, mu, q, g
 
 
@@ -582,7 +583,9 @@ def _multipliers(
             break
         target = best.value if best.x is not None else least - abs(least) - 0.1
         lam = np.maximum(0.0, lam + step * max(least - target, 1e-6) / norm * slope)
-    return at
+    # Values are about 1: next to larger shifts of them, their digits would be lost.
+    most = float(np.abs(problem.W.T @ at).max(initial=0.0))
+    return at if most <= _LARGEST_SHIFT else at * (_LARGEST_SHIFT / most)
 
 
 def _better_shares(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram
+from benchmarks.trust.oracle import Truth, enumerate_all
+from mio_rag.formulations import LinearConstraint, NormBall, Segments, SelectionProgram, termwise_program
+from mio_rag.formulations.uncertainty import Norm
 from mio_rag.testing.programs import at_scale, random_program, random_shared_program
 
 FloatArray = NDArray[np.float64]
@@ -159,6 +161,22 @@ def _precedence(rng: np.random.Generator, program: SelectionProgram) -> Selectio
     return replace(program, rows=tuple(rows))
 
 
+def _robust(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
+    """The robust counterpart of similar texts, some of them nearly the same, with numbers of full digits."""
+    vectors = rng.normal(size=(program.n, 4)) + 1.0
+    if program.n:
+        vectors = vectors[rng.integers(program.n, size=program.n)] + 1e-3 * vectors
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    query = vectors[0] if program.n else np.ones(4)
+    norms: tuple[Norm, ...] = ("l2", "l1", "linf")
+    ball = NormBall(float(rng.choice([0.01, 0.1, 0.5])), norms[int(rng.integers(3))])
+    return termwise_program(
+        *(vectors @ query, vectors, query, program.costs, program.budget, ball),
+        redundancy_weight=float(rng.choice([0.1, 0.5, 2.0])),
+        rows=program.rows, fixed=program.fixed, segments=program.segments,
+    )  # fmt: skip
+
+
 def _full_digits(rng: np.random.Generator, program: SelectionProgram) -> SelectionProgram:
     """Numbers with all their digits."""
     n = program.n
@@ -237,9 +255,80 @@ TWISTS: dict[str, _Twist] = {
     "exact ties": _exact_ties,
     "twins": _twins,
     "precedence": _precedence,
+    "robust counterpart": _robust,
     "no interactions": lambda _, program: replace(program, pairwise=0 * program.pairwise),
     "no costs": lambda _, program: replace(program, costs=0 * program.costs),
     "no values": lambda _, program: replace(program, linear=0 * program.linear),
     "no rows": lambda _, program: replace(program, rows=(), fixed=None),
     "positive values": lambda _, program: replace(program, linear=np.abs(program.linear)),
+}
+
+
+# Variants that a program's own selections suggest ----------------------------------------------------------
+
+_Variant = Callable[[np.random.Generator, SelectionProgram, Truth], SelectionProgram]
+
+
+def family(
+    rng: np.random.Generator, program: SelectionProgram, more: int
+) -> Iterator[tuple[str, SelectionProgram, Truth]]:
+    """A program and so many variants of it, which are hard to decide: name, program, truth."""
+    truth = enumerate_all(program)
+    yield "as drawn", program, truth
+    if not truth.within.any():
+        return
+    several = np.count_nonzero(truth.sure) > 1
+    names = rng.choice(list(VARIANTS) if several else list(VARIANTS)[:2], more)
+    for name in names:
+        other = VARIANTS[name](rng, program, truth)
+        yield str(name), other, enumerate_all(other)
+
+
+def _budget_of_any(rng: np.random.Generator, program: SelectionProgram, truth: Truth) -> SelectionProgram:
+    """Exactly what a selection costs, or off by about the tolerance."""
+    cost = truth.cost[rng.choice(np.flatnonzero(truth.within))]
+    off = float(rng.choice([0.0, 0.0, 5e-7, -5e-7, 1e-6, -1e-6, 2e-6, -2e-6]))
+    return program.within(cost + off * min(1.0, abs(cost)))
+
+
+def _budget_of_best(rng: np.random.Generator, program: SelectionProgram, truth: Truth) -> SelectionProgram:
+    """What the best of all selections costs, or next to nothing less."""
+    cost = truth.cost[np.argmax(np.where(truth.within, truth.value, -np.inf))]
+    less = float(rng.choice([0.0, 2e-16, 1e-12, 1e-6, 1e-5, 1.0]))
+    return program.within(float(cost - less * abs(cost)))
+
+
+def _second_as_good(rng: np.random.Generator, program: SelectionProgram, truth: Truth) -> SelectionProgram:
+    """The second best selection is worth as much as the best, or differs by about the tolerance."""
+    value = np.where(truth.sure, truth.value, -np.inf)
+    best = int(np.argmax(value))
+    value[best] = -np.inf
+    second = int(np.argmax(value))
+    lift = truth.value[best] - truth.value[second]
+    lift += float(rng.choice([0.0, 0.0, 0.4, 0.9, 1.1, 3.0])) * 1e-6 * min(1.0, truth.largest)
+    linear, gains = program.linear.copy(), second & ~best
+    item = truth.free[(gains or best & ~second).bit_length() - 1]
+    linear[item] += lift if gains else -lift
+    return program.with_values(linear, program.segments)
+
+
+def _worth_nothing(rng: np.random.Generator, program: SelectionProgram, truth: Truth) -> SelectionProgram:
+    """The value of the best is taken off one of its items: the objective cancels."""
+    best = int(np.argmax(np.where(truth.sure, truth.value, -np.inf)))
+    linear = program.linear.copy()
+    if best:
+        linear[truth.free[best.bit_length() - 1]] -= truth.value[best]
+    return program.with_values(linear, program.segments)
+
+
+#: Ways to change a program; the first two need no feasible selection.
+VARIANTS: dict[str, _Variant] = {
+    "budget of a selection": _budget_of_any,
+    "budget of the best": _budget_of_best,
+    "second as good as the best": _second_as_good,
+    "worth nothing": _worth_nothing,
+    "values exchanged": lambda rng, program, _: program.with_values(
+        rng.permutation(program.linear), program.segments
+    ),
+    "other sizes": lambda rng, program, _: at_scale(program, *(float(s) for s in rng.choice(SIZES, 3))),
 }

@@ -331,6 +331,7 @@ def _hard_numbers() -> Iterator[Case]:
         (_program([1.0, 3e-8, 2e-8, 2e-8], [100, 3, 2, 2], 4), (2, 3)),
         (_program([3e-8, 2e-8, 2e-8], [3, 2, 2], 4, benefit), (1, 2)),
         (_program([5e220], [6.8e-257], 1.0), (0,)),
+        (_program([-2.7e12, 1.3e12, 1.4e12], [1, 1, 1], 3, rows=passage_count(3, minimum=3)), (0, 1, 2)),
     ]
     # Costs of many digits, with values that differ little or a budget that is met exactly.
     values = [1.5456e-10, 1.05043e-7, 2.27215e-12, 7.94716e-11, 4.6855357e-6]

@@ -8,8 +8,8 @@ import pytest
 from benchmarks.runner import main
 from benchmarks.trust import checks, command
 from benchmarks.trust.command import contradiction
-from benchmarks.trust.draw import draw
-from benchmarks.trust.oracle import enumerate_all
+from benchmarks.trust.draw import VARIANTS, draw, family
+from benchmarks.trust.oracle import enumerate_all, exactly
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, solve
 from mio_rag.solvers.result import conclude
@@ -39,19 +39,42 @@ def test_a_false_certificate_is_noticed(lie, words: str) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_oracle_agrees_with_the_other_enumeration(shared: bool) -> None:
+def test_the_oracle_is_exact_and_agrees_with_the_other_enumeration(shared: bool) -> None:
     doubtful = left = 0
-    for seed in range(300):
-        program, _ = draw(np.random.default_rng(seed), 9, shared)
+    for seed in range(200):
+        program, _ = draw(np.random.default_rng(seed), 8, shared)
         left += program.segments is not None
-        truth, other = enumerate_all(program), solve(program, "exhaustive")
+        truth = enumerate_all(program)
         doubtful += truth.doubtful
+        if truth.free.size < 7:
+            values, costs = exactly(program)
+            assert (truth.value.tolist(), truth.cost.tolist()) == (
+                [float(value) for value in values],
+                [float(cost) for cost in costs],
+            )
         if not truth.doubtful:
+            other = solve(program, "exhaustive")
             assert truth.feasible == (other.objective is not None)
             if other.objective is not None:
                 assert other.objective == pytest.approx(truth.least, abs=1e-13 * truth.size)
-    assert doubtful < 40  # budgets of exactly what some items cost, of any size
-    assert (left > 250) == shared
+    assert doubtful < 30  # budgets of exactly what some items cost, of any size
+    assert (left > 170) == shared
+
+
+def test_variants_are_as_hard_to_decide_as_they_say() -> None:
+    program = SelectionProgram([4.0, 3.0, 2.5], np.zeros((3, 3)), [3, 2, 2], 4)
+    seen: dict[str, list] = {}
+    for seed in range(20):
+        for name, other, truth in family(np.random.default_rng(seed), program, 9):
+            seen.setdefault(name, []).append((other, truth))
+    assert set(seen) == {"as drawn", *VARIANTS}
+    ties = [np.sort(truth.value[truth.sure])[-2:] for _, truth in seen["second as good as the best"]]
+    assert min(best - second for second, best in ties) == 0.0
+    assert any(0 < best - second < 1e-5 for second, best in ties)
+    assert {truth.least for _, truth in seen["worth nothing"]} == {4.0}  # another is best then
+    edges = [(other.budget, truth.cost[truth.sure].max()) for other, truth in seen["budget of the best"]]
+    assert any(budget == cost == 7 for budget, cost in edges)
+    assert any(cost < 7 and budget > 6.99 for budget, cost in edges)
 
 
 def test_solvers_that_contradict_each_other_are_noticed() -> None:
@@ -72,14 +95,14 @@ def test_an_interrupted_run_resumes_to_the_same_report(tmp_path, monkeypatch) ->
     assert run("whole") == 0
     real = command.check_program
 
-    def interrupted(seed, k, *rest):
+    def interrupted(seed, k, *rest, **named):
         if k == 8:
             raise KeyboardInterrupt
-        return real(seed, k, *rest)
+        return real(seed, k, *rest, **named)
 
     monkeypatch.setattr(command, "check_program", interrupted)
     assert run("parts") == 130
-    assert json.loads((tmp_path / "parts" / "programs-3.json").read_text())["programs"] == 5
+    assert json.loads((tmp_path / "parts" / "programs-3.json").read_text())["next"] == 5
     monkeypatch.setattr(command, "check_program", real)
     assert run("parts") == 0
     counts = []
@@ -88,5 +111,7 @@ def test_an_interrupted_run_resumes_to_the_same_report(tmp_path, monkeypatch) ->
         counts.append({key: n for key, n in report["counts"].items() if "time limit" not in key})
         assert report["programs"] == 12
     assert counts[0] == counts[1]
+    assert run("parts", 12, "--brief", "1") == 0
+    assert json.loads((tmp_path / "parts.json").read_text())["programs"] >= 12
     assert run("parts", 3, "--segments", "1") == 0
     assert json.loads((tmp_path / "parts.json").read_text())["counts"]["programs: with segments"] > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations import LinearConstraint, SelectionProgram
 from mio_rag.formulations.numbers import LARGEST_NUMBER
 from mio_rag.solvers import SolveOptions, Status, solve, solvers
-from mio_rag.testing import check_solver, known_cases, random_program
+from mio_rag.testing import check_solver, known_cases
 from mio_rag.testing.programs import knapsack
 
 
@@ -40,25 +39,6 @@ def test_heuristics_find_a_selection_where_there_is_one(solver: str) -> None:
     for case in known_cases():
         if solve(case.program, "exhaustive").x is not None:
             assert solve(case.program, solver).status in (Status.OPTIMAL, Status.FEASIBLE), case.name
-
-
-def test_enumeration_itself_against_a_plain_loop() -> None:
-    """The oracle needs an oracle."""
-    for seed in range(40):
-        given = random_program(np.random.default_rng([11, seed]), 7)
-        best = -math.inf
-        for code in range(1 << given.n):
-            x = [(code >> k) & 1 for k in range(given.n)]
-            if given.violations(x):
-                continue
-            value = sum(given.linear[i] for i in range(given.n) if x[i])
-            for i in range(given.n):
-                for j in range(i):
-                    value -= given.pairwise[i, j] * x[i] * x[j]
-            best = max(best, value)
-        found = solve(given, "exhaustive").objective
-        assert (found is None) == (best == -math.inf)
-        assert found is None or found == pytest.approx(best, abs=1e-9)
 
 
 def test_more_than_twenty_free_items_are_not_enumerated() -> None:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.trust.checks import check_all, check_path, complaint, forced_stages, weak_starts
-from benchmarks.trust.command import check_program
+from benchmarks.trust.command import check_family, check_program
 from benchmarks.trust.draw import draw
 from benchmarks.trust.oracle import enumerate_all
 from mio_rag.formulations import LinearConstraint, Segments, SelectionProgram
@@ -140,10 +140,12 @@ def test_every_certificate_of_random_programs_holds(k: int, shared: bool) -> Non
     assert check_program(5, k, Counter(), shared=shared) == []
 
 
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", range(4))
 def test_ten_thousand_small_programs_are_solved_to_their_optima(part: int) -> None:
-    wrong = [one for k in range(1000) for one in check_program(100 + part, k, Counter(), brief=True)]
-    assert wrong == []
+    counts: Counter[str] = Counter()
+    assert [one for k in range(305) for one in check_family(100 + part, k, counts)] == []
+    assert counts["programs"] > 2500
+    assert counts["optimal, but for the tolerance"] < 10
 
 
 def test_agrees_with_highs_beyond_the_reach_of_enumeration() -> None:
@@ -180,28 +182,6 @@ def test_incumbents_keep_the_rows_and_are_local_optima(
             swap = i == j or moved.sum() == x.sum()
             if swap and problem.feasible(moved):
                 assert problem.value(moved) <= value + 1e-9
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    items=st.lists(st.tuples(st.floats(-1, 5, width=32), st.floats(0, 9, width=32)), min_size=1, max_size=11),
-    share=st.floats(0, 1.1),
-    limit=st.sampled_from([1, 5, 20_000]),
-)
-def test_knapsack_search_equals_enumeration(
-    items: list[tuple[float, float]], share: float, limit: int
-) -> None:
-    p, c = np.array(items, dtype=np.float64).T.copy()
-    room = share * float(c.sum())
-    done, x = incumbents.knapsack_search(p, c, room, limit)
-    codes = (np.arange(1 << p.size)[:, None] >> np.arange(p.size)) & 1
-    margin = 1e-9
-    within = codes[codes @ c <= room - margin]
-    best = float((within @ p).max()) if within.size else 0.0
-    assert c @ x <= room + margin
-    assert limit < 20_000 or done
-    if done:
-        assert p @ x >= best - 1e-9
 
 
 @settings(max_examples=60, deadline=None)
@@ -301,6 +281,16 @@ def test_a_loose_gap_bounds_what_earlier_stages_dropped() -> None:
         ):
             result = branch_and_bound.solve(program, options)
         assert complaint(program, enumerate_all(program), result, options, True) is None
+
+
+def test_huge_multipliers_of_huge_rows_leave_the_digits_of_values() -> None:
+    pairs = np.zeros((4, 4))
+    pairs[0, 1], pairs[1, 2:] = 3.584e6, 1e12
+    rows = [([1, 1, 0, 0], 2), ([1, 0, 1, 0], 1), ([0, 1, 0, 1], 1)]
+    needed = tuple(LinearConstraint(1e8 * np.array(row), lower=1e8 * least) for row, least in rows)
+    linear = [883e3, 589e3, -301e3, -181e3]
+    result = branch_and_bound.solve(SelectionProgram(linear, pairs + pairs.T, [0] * 4, 1, needed), EXACT)
+    assert (result.is_optimal, result.selected) == (True, (0, 1))
 
 
 def test_sizes_that_float64_cannot_resolve_are_told_and_not_called_optimal() -> None:

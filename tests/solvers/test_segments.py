@@ -60,10 +60,6 @@ def test_the_simple_bound_holds_and_charges_for_segments() -> None:
     assert upper_bound(pair) == 0  # two that share a segment cannot both be had for less than it costs
     assert upper_bound(replace(pair, budget=12)) == 2
     assert upper_bound(replace(pair, budget=12, segments=replace(parts, prices=[0.5]))) == pytest.approx(1.5)
-    for seed in range(300):
-        given = random_shared_program(np.random.default_rng([23, seed]), 8)
-        truth = solve(given, "exhaustive")
-        assert truth.objective is None or upper_bound(given) >= truth.objective - 1e-9
 
 
 @pytest.mark.parametrize("solver", ["branch_and_bound", "highs", "cpsat"])
