@@ -266,8 +266,10 @@ def conclude(
         return made(Status.FEASIBLE, x=x, objective=objective)
     # A back end works to 1e-6 feasibility, so its bound may lie that far below what it found, not more; but
     # large values that cancel leave the rounding of their sums.
-    largest = max(np.abs(part).max(initial=0.0) for part in (program.linear, program.pairwise))
-    if known < objective - max(1e-5 * min(1.0, scale), 1e-5 * abs(objective), 1e-13 * program.n * largest):
+    short = objective - known
+    if short > 1e-5 * max(min(1.0, scale), abs(objective)) and short > 1e-13 * program.n * max(
+        np.abs(part).max(initial=0.0) for part in (program.linear, program.pairwise)
+    ):
         text = f"{solver} claims the bound {known:.9g} below its own objective {objective:.9g}"
         return made(Status.ERROR, text, x=x, objective=objective)
     known = max(known, objective)
