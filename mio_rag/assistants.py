@@ -45,7 +45,11 @@ _SOURCE = Field(
 )
 _AFTER = Field(description="Only documents dated on or after this day; those without a date are left out.")
 #: Codes of the notes that the model reads, too, and the longest one in characters.
-_TOLD, _LONGEST = ("older_version", "filter_key_missing", "unread_files", "not_named", "language"), 400
+_TOLD = frozenset((
+    "as_likely", "filter_key_missing", "language", "not_compared", "not_in_force", "not_named", "older_version",
+    "unread_files",
+))  # fmt: skip
+_LONGEST = 400
 #: What stands above each passage: a line of one that begins so is told apart.
 _LABEL, _ESCAPED = re.compile(r"^(?=\[\d+\])", re.MULTILINE), r"\\"
 _MOST_UNREAD = 20  # files that could not be read, in a list for the model

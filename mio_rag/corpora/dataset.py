@@ -67,8 +67,9 @@ class Dataset:
         unknown = [(q, "passage", g) for q in self.questions for g in q.gold_ids if g not in ids]
         unknown += [(q, "document", g) for q in self.questions for g in q.gold_sources if g not in sources]
         unknown = [] if self.unlisted else unknown
+        unread = {one.path: f", since it was not read: {one.reason}" for one in self.left_out}
         problems += [
-            f"question '{q.id}' names gold {what} '{g}', which is not in the corpus"
+            f"question '{q.id}' names gold {what} '{g}', which is not in the corpus{unread.get(g, '')}"
             for q, what, g in unknown[:_SHOWN]
         ]
         if len(unknown) > _SHOWN:

@@ -38,6 +38,8 @@ _PART = 40  # pages, at least, that a further process is started for
 _Part = tuple[bytes, range]
 _Page = tuple[float, list[PageLine], str]
 _LEADERS = re.compile(r"(?:\s*\.){4,}\s*|(?:\s*_){4,}\s*|\u2026{2,}")
+_BARE = re.compile(r"(\d{1,2}) [^\W\d_]")
+_WRAPPED = 3  # lines of an item
 _ENTRY = re.compile(r"(?:\.\s*){4,}\s*[\divxl]+$")  # of a list of contents
 #: Times, as they stand above columns.
 _YEARS = re.compile(
@@ -240,6 +242,23 @@ class _Layout:
         self.columns: list[list[float]] = []  # ... and where its columns behind the first stand
         self.group = ""  # of the last of its rows
         self.rows: dict[int, bool] = {}  # of the page here: whether its lines are rows of tables
+        self._mark_items([line for _, lines in pages for line in lines])
+
+    def _mark_items(self, lines: list[PageLine]) -> None:
+        """Tell lists whose numbers have no dot, "1 ... 2 ... 3", from headings: little lies between them."""
+        run: list[int] = []
+        for k, line in enumerate([*lines, None]):
+            found = None if line is None else _BARE.match(line.text)
+            number = int(found[1]) if found else 0
+            near = line is not None and bool(run) and k - run[-1] <= _WRAPPED
+            if number == len(run) + 1 and (near or not run):
+                run.append(k)
+            elif number or not near:
+                for at in run if len(run) > 2 else ():
+                    item = lines[at]
+                    item.text = item.text.replace(" ", ". ", 1)
+                    item.size, item.bold = self.body, False
+                run = [k] if number == 1 else []
 
     def read(self) -> None:
         """Append the blocks of all pages."""

@@ -248,3 +248,14 @@ def test_a_large_file_is_read_in_parts_as_in_one(monkeypatch: pytest.MonkeyPatch
 
 def test_pages_that_all_say_the_same_are_read(tmp_path: Path) -> None:
     assert units(read(tmp_path, "label.pdf", pdf(*["Keep this box dry and cold."] * 4)))
+
+
+def test_numbers_without_a_dot_count_the_items_of_a_list_over_pages(tmp_path: Path) -> None:
+    goals = [f"{k} Paint the {colour} boat in May." for k, colour in enumerate(COLOURS, 1)]
+    pages = [
+        [Piece(60, 790 - 16 * k, goal, 11, "B") for k, goal in enumerate(half)]
+        for half in (goals[:2], goals[2:])
+    ]
+    pages[0] = [Piece(60, 820, "The goals are:"), *pages[0]]
+    found = units(read(tmp_path, "plan.pdf", pdf(*pages, [*BODY])))
+    assert [goal.replace(" ", ". ", 1) for goal in goals] == [one for one in found if "Paint" in one]
