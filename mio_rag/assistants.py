@@ -28,7 +28,7 @@ from mio_rag.context import RegexCounter, lines_between
 from mio_rag.defaults import __version__
 from mio_rag.errors import InputError, MioRagError, MissingExtraError, choose, require
 from mio_rag.filters import Filter
-from mio_rag.generation.prompts import disarmed
+from mio_rag.generation.protocol import disarmed
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.result import Note, Selection
 from mio_rag.stores.base import StoreIndex

@@ -17,7 +17,7 @@ from mio_rag.evaluation.ledger import check_folder
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.frontier.dataset import FrontierSettings, data_frontier, deciding_measures
 from mio_rag.frontier.page import plot_query
-from mio_rag.frontier.query import check_values, query_frontier
+from mio_rag.frontier.paths import check_values, query_frontier
 from mio_rag.generation import check_generator, reader_spec
 from mio_rag.learning.mdp import Plan, model_of, sensitivity, solve_plan, structure, to_json
 from mio_rag.measures import Use, evidence_measure, frontier_measures

@@ -19,7 +19,7 @@ from mio_rag.errors import DataError, InputError, choose
 from mio_rag.evaluation.harness import EvaluationSettings, Progress, evaluate
 from mio_rag.evaluation.ledger import environment
 from mio_rag.generation import Generator, Prompt, ScriptedGenerator
-from mio_rag.generation.prompts import LETTERS
+from mio_rag.generation.protocol import LETTERS
 from mio_rag.learning.outcomes import Outcomes
 from mio_rag.learning.router import (
     BY,

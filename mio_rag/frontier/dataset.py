@@ -31,8 +31,7 @@ from mio_rag.evaluation.statistics import mean_interval
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.formulations.rows import count_problem
 from mio_rag.frontier.page import plot_data, plot_price, render_page
-from mio_rag.frontier.paths import dominated
-from mio_rag.frontier.query import check_selector, check_values, tokens_read
+from mio_rag.frontier.paths import check_selector, check_values, dominated, tokens_read
 from mio_rag.generation import Generator, build_prompt
 from mio_rag.measures import (
     Measure,

@@ -18,9 +18,8 @@ from urllib.parse import parse_qsl
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InputError
 from mio_rag.generation.base import BaseGenerator
-from mio_rag.generation.prompts import Prompt, build_prompt
-from mio_rag.generation.protocol import Generator
-from mio_rag.generation.scripted import FunctionGenerator, ScriptedGenerator
+from mio_rag.generation.extractive import FunctionGenerator, ScriptedGenerator
+from mio_rag.generation.protocol import Generator, Prompt, build_prompt
 
 if TYPE_CHECKING:
     from mio_rag.generation.extractive import ExtractiveGenerator

@@ -20,8 +20,16 @@ import numpy as np
 from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation.http import DONE
-from mio_rag.generation.prompts import LETTERS, Prompt, build_prompt, chat_prompt, disarmed
-from mio_rag.generation.protocol import CHOICE_TOKENS, Choice, Generator
+from mio_rag.generation.protocol import (
+    CHOICE_TOKENS,
+    LETTERS,
+    Choice,
+    Generator,
+    Prompt,
+    build_prompt,
+    chat_prompt,
+    disarmed,
+)
 from mio_rag.types import Answer, GenerationError, Passage, Question, clean
 
 T = TypeVar("T")

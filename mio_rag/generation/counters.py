@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError, MissingExtraError, Notice, require
 from mio_rag.generation.http import HttpFailure
-from mio_rag.generation.prompts import Message
+from mio_rag.generation.protocol import Message
 
 Post = Callable[..., Any]  # (path, body, once=False) -> JSON; once: without repetitions
 Count = Callable[[Sequence[str]], list[int]]

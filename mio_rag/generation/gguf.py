@@ -29,7 +29,7 @@ from mio_rag.errors import InputError, require
 from mio_rag.generation.base import BaseGenerator, Chosen, Pieces, option_logprobs, spoken, told_pieces
 from mio_rag.generation.counters import ServerCounter
 from mio_rag.generation.http import HttpFailure, JsonClient
-from mio_rag.generation.prompts import LETTERS, Prompt
+from mio_rag.generation.protocol import LETTERS, Prompt
 from mio_rag.storage import known_sha256_of
 from mio_rag.types import Answer, GenerationError, clean
 

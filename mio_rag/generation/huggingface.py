@@ -18,7 +18,7 @@ from typing import Any
 from mio_rag.errors import InputError, require
 from mio_rag.generation.base import BaseGenerator, Chosen, Replies, one_by_one, option_logprobs, spoken
 from mio_rag.generation.counters import chat_text, expanded, first_line, load_tokenizer
-from mio_rag.generation.prompts import LETTERS, Prompt, disarmed
+from mio_rag.generation.protocol import LETTERS, Prompt, disarmed
 from mio_rag.storage import sha256_of
 from mio_rag.types import Answer, GenerationError
 

@@ -38,7 +38,7 @@ from mio_rag.generation.counters import (
     named_counter,
 )
 from mio_rag.generation.http import HttpFailure, JsonClient
-from mio_rag.generation.prompts import Prompt
+from mio_rag.generation.protocol import Prompt
 from mio_rag.types import Answer, GenerationError
 
 T = TypeVar("T")

@@ -23,8 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mio_rag.errors import InputError, Notice
 from mio_rag.generation.base import Replies, WrappedGenerator, with_choices
-from mio_rag.generation.prompts import Prompt
-from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator, GrammarWriter
+from mio_rag.generation.protocol import Choice, ChoiceWeigher, Generator, GrammarWriter, Prompt
 from mio_rag.types import Answer
 
 _ANSWER = TypeAdapter(Answer)

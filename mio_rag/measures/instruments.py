@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from mio_rag.errors import InputError, require
 from mio_rag.generation.extractive import sentences
-from mio_rag.generation.prompts import question_prompt
-from mio_rag.generation.protocol import Generator
+from mio_rag.generation.protocol import Generator, question_prompt
 from mio_rag.measures.measure import Column, Frontier, Measure, Page, Use, always, has_answer
 from mio_rag.retrieval.embedders import Embedder, sampled_digest
 from mio_rag.retrieval.minilm import packaged_minilm

@@ -21,8 +21,7 @@ from mio_rag.context import render_passage
 from mio_rag.errors import InputError, require
 from mio_rag.generation import make_generator
 from mio_rag.generation.extractive import sentences, stems
-from mio_rag.generation.prompts import support_prompt
-from mio_rag.generation.protocol import ChoiceWeigher, Generator
+from mio_rag.generation.protocol import ChoiceWeigher, Generator, support_prompt
 from mio_rag.measures.instruments import Judge
 from mio_rag.retrieval.embedders import Embedder, load_sentence_model, make_embedder, sampled_digest
 from mio_rag.types import Passage

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from mio_rag.context import render_passage
 from mio_rag.errors import InputError, require
-from mio_rag.generation.prompts import relevance_prompt
-from mio_rag.generation.protocol import ChoiceWeigher, Generator
+from mio_rag.generation.protocol import ChoiceWeigher, Generator, relevance_prompt
 from mio_rag.pool import Candidates
 from mio_rag.retrieval.cached import EmbeddingCache, cache_folder
 from mio_rag.retrieval.embedders import load_sentence_model, sampled_digest

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from mio_rag.context import SEPARATOR, render_context
 from mio_rag.errors import InfeasibleError, InputError, UnsuitableModelError
 from mio_rag.generation import Prompt, build_prompt
-from mio_rag.generation.prompts import LETTERS
+from mio_rag.generation.protocol import LETTERS
 from mio_rag.pool import Candidates
 from mio_rag.relevance.complete import Completeness, shipped
 from mio_rag.relevance.documents import is_document_pool

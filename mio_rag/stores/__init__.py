@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 #: Scheme of a URL -> module and class.
 SCHEMES = {
-    "qdrant": ("qdrant", "QdrantStore"),
-    "postgresql": ("pgvector", "PostgresStore"),
-    "postgres": ("pgvector", "PostgresStore"),
-    "lancedb": ("lancedb", "LanceStore"),
-    "chroma": ("chroma", "ChromaStore"),
-    "sqlite": ("sqlite", "SqliteStore"),
+    "qdrant": ("engines", "QdrantStore"),
+    "postgresql": ("sql", "PostgresStore"),
+    "postgres": ("sql", "PostgresStore"),
+    "lancedb": ("engines", "LanceStore"),
+    "chroma": ("engines", "ChromaStore"),
+    "sqlite": ("sql", "SqliteStore"),
 }
 
 

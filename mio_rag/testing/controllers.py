@@ -17,8 +17,7 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import load_dataset
 from mio_rag.errors import InputError, MioRagError
 from mio_rag.generation.extractive import ExtractiveGenerator
-from mio_rag.generation.prompts import Prompt
-from mio_rag.generation.protocol import Choice
+from mio_rag.generation.protocol import Choice, Prompt
 from mio_rag.learning.rules import replay as replay_process
 from mio_rag.policies.setup import Controller, ControlSettings, Setup
 from mio_rag.retrieval.embedders import TfidfEmbedder

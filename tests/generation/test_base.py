@@ -21,7 +21,7 @@ from mio_rag.generation import (
     model_name,
 )
 from mio_rag.generation.base import parse_choice
-from mio_rag.generation.prompts import disarmed
+from mio_rag.generation.protocol import disarmed
 from mio_rag.types import Answer, GenerationError, Passage, Question
 
 QUESTION = Question("q1", "Where is the tower?")

@@ -161,7 +161,7 @@ ENDINGS = {
 def test_the_process_ends_cleanly_and_prints_nothing_of_its_own(ending: str) -> None:
     code = textwrap.dedent(f"""
         from mio_rag.generation import make_generator
-        from mio_rag.generation.prompts import Prompt
+        from mio_rag.generation.protocol import Prompt
         from mio_rag.types import Question
         g = make_generator("gguf:" + {MODEL!r}, n_ctx=512)
         p = Prompt(Question("q", "?"), (), {SHORT.system!r}, {SHORT.user!r})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mio_rag.generation import HuggingFaceGenerator, build_prompt
-from mio_rag.generation.prompts import LETTERS
+from mio_rag.generation.protocol import LETTERS
 from mio_rag.types import Answer, Passage, Question
 
 torch = pytest.importorskip("torch")

@@ -12,7 +12,7 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.evaluation.harness import EvaluationSettings, evaluate
 from mio_rag.generation import ExtractiveGenerator
-from mio_rag.generation.scripted import ScriptedGenerator
+from mio_rag.generation.extractive import ScriptedGenerator
 from mio_rag.measures import Instruments, Reading, failed_measures, find_measure, reading_measures
 from mio_rag.measures.instruments import TokenVectors, bert_score
 from mio_rag.retrieval import CorpusIndex

@@ -12,7 +12,7 @@ from mio_rag import Conversation, Selector, SideConstraints
 from mio_rag.errors import InputError
 from mio_rag.evaluation.tune import Goal, TuneSettings
 from mio_rag.frontier.dataset import FrontierSettings
-from mio_rag.frontier.query import query_frontier
+from mio_rag.frontier.paths import query_frontier
 from mio_rag.pool import Candidates
 from mio_rag.selection.selector import check_ids
 from mio_rag.solvers import Status

@@ -24,7 +24,7 @@ from mio_rag import InputError
 from mio_rag.allocation.money import Rate
 from mio_rag.generation import ScriptedGenerator, make_generator
 from mio_rag.generation.extractive import ExtractiveGenerator
-from mio_rag.generation.prompts import Prompt
+from mio_rag.generation.protocol import Prompt
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.service.app import create_app
 from mio_rag.service.keys import (

@@ -70,7 +70,7 @@ def lancedb(rows: list[dict[str, Any]], vectors: np.ndarray, folder: Path) -> st
 
 
 def sqlite(rows: list[dict[str, Any]], vectors: np.ndarray, folder: Path) -> str:
-    from mio_rag.stores.sqlite import connect
+    from mio_rag.stores.sql import connect
 
     importlib.import_module("sqlite_vec")
     path = folder / "bridges.db"
