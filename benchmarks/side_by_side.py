@@ -78,7 +78,10 @@ _PROBE = """
 import json, statistics, sys, time
 from pathlib import Path
 import numpy as np
-from mio_rag.session.ask import ask
+try:
+    from mio_rag.session.ask import ask
+except ImportError:
+    from mio_rag.ask import ask
 from mio_rag.corpora.load import load_dataset
 from mio_rag.formulations import SelectionProgram
 from mio_rag.generation import make_generator

@@ -472,6 +472,8 @@ def _selector(policy: Policy, selector: Selector | None, settings: Mapping[str, 
     """The program of a policy, or a selector, with settings that are not None."""
     if selector is not None and not isinstance(selector, Selector):
         raise InputError(f"selector is {selector!r}, expected a Selector")
+    if selector is None and not settings:
+        return policy.selector(policy.fixed_price or 0.0, DEFAULT)
     check_names("setting", settings, ("preset", *Selector.model_fields), also=("budget", "where"))
     base = policy.selector(policy.fixed_price or 0.0, DEFAULT) if selector is None else selector
     changes = {name: value for name, value in settings.items() if value is not None}

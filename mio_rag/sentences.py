@@ -282,7 +282,8 @@ class Pieces(NamedTuple):
 
     title, passage: its title and text; no title where the pool says it.
     keys: texts in lower case, however they are spaced. hashes: theirs.
-    needs: which lines of the passage each needs; empty where the pool says it.
+    needs, sections: which lines of the passage each needs, and headings above it; empty where the pool says
+        it.
     tokens: of the passage, approximately; 0 where the pool says it.
     """
 
@@ -291,6 +292,7 @@ class Pieces(NamedTuple):
     keys: Sequence[str]
     hashes: NDArray[np.int64]
     needs: Sequence[tuple[int, ...]] = ()
+    sections: Sequence[tuple[str, ...]] = ()
     tokens: int = 0
     title: str | None = None
 

@@ -115,18 +115,18 @@ class Search:
         self.ceiling = max(root.bound, root.dropped)
         data, shared = problem.data, problem.sharing
         shift = problem.W.T @ root.lam if rows else np.zeros(m)
-        zeros, whole = np.zeros, np.int64
-        self.tree = tree = kernel.Tree(
-            ids=zeros((depth, m), whole),
-            P=zeros((depth, m)),
-            X=zeros((depth, m)),
-            GX=zeros((depth, m)),
+        empty, zeros, whole = np.empty, np.zeros, np.int64
+        self.tree = tree = kernel.Tree(  # what is below a depth is written before it is read
+            ids=empty((depth, m), whole),
+            P=empty((depth, m)),
+            X=empty((depth, m)),
+            GX=empty((depth, m)),
             activity=zeros((depth, max(rows, 1))),
-            chosen=zeros((depth, m), whole),
+            chosen=empty((depth, m), whole),
             sizes=zeros((depth, 2), whole),
             at=zeros((depth, 7)),
             paid=zeros((depth, 0 if shared is None else shared.cost.size), np.bool_),
-            share=zeros((depth, 0 if shared is None else shared.users[0].size)),
+            share=empty((depth, 0 if shared is None else shared.users[0].size)),
         )
         tree.ids[0], tree.P[0] = np.arange(m), data.p - shift
         tree.X[0], tree.GX[0] = root.x, root.G @ root.x

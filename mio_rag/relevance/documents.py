@@ -37,6 +37,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -282,20 +283,29 @@ def _with_rows(pool: Pool, z: FloatArray) -> FloatArray:
     if units is None or units.needs is None or lines is None:
         return z
     gap, tables = z.max() - z, dict[tuple[object, ...], list[int]]()
-    asked = set(asked_words(pool.question))
-    has_rows = np.array([" | " in text for text in pool.texts])[units.owners]
-    for k in np.flatnonzero((gap > _WEAK) & (gap < _LEAST) & has_rows).tolist():
-        i, (start, end) = int(units.owners[k]), units.spans[k].tolist()
-        text = pool.texts[i][start:end]
-        if " | " in text and (shared := asked.intersection(_WORD.findall(text.lower()))):
-            heads = tuple(lines[i][n] for n in units.needs[k])
-            tables.setdefault((pool.names[i], heads, frozenset(shared)), []).append(k)
+    asked, names = frozenset(asked_words(pool.question)), pool.names
+    looked_at = ((gap > _WEAK) & (gap < _LEAST)).tolist()
+    borders = units.owners.searchsorted(np.arange(len(pool) + 1)).tolist()
+    for i in [i for i, text in enumerate(pool.texts) if " | " in text]:
+        first = borders[i]
+        for k, words in _rows_of(pool.texts[i], units.spans[first : borders[i + 1]].tobytes()):
+            if looked_at[first + k] and (shared := asked & words):
+                heads = tuple(lines[i][n] for n in units.needs[first + k])
+                tables.setdefault((names[i], heads, shared), []).append(first + k)
     made = z.copy()
     for rows in tables.values():
         held = np.sort(z[rows])
         alike = held.searchsorted(z[rows] + _SAME, "right") - held.searchsorted(z[rows] - _SAME)
         made[rows] -= np.where(alike < _MANY, 0.0, np.log(alike))
     return made
+
+
+@lru_cache(maxsize=1024)  # questions to one collection find the same tables again and again
+def _rows_of(text: str, spans: bytes) -> list[tuple[int, frozenset[str]]]:
+    """Which units of a passage are rows of tables, and their words; spans as bytes of int64."""
+    units = [text[a:b] for a, b in np.frombuffer(spans, dtype=np.int64).reshape(-1, 2).tolist()]
+    rows = [(k, one.lower()) for k, one in enumerate(units) if " | " in one]
+    return [(k, frozenset(_WORD.findall(one))) for k, one in rows]
 
 
 def _of_number(pool: Pool) -> NDArray[np.bool_]:

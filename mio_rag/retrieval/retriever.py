@@ -339,8 +339,7 @@ class Retriever:
                 found["number"] = np.array([fit for p in passages for fit in matches(p, parts)])
             return found
 
-        needs = Joined([one.needs for one in pieces])
-        sections = Joined([[unit.section for unit in one.units] for one in pieces])
+        needs, sections = Joined([one.needs for one in pieces]), Joined([one.sections for one in pieces])
         return held.of(rows, scores, needs=needs, sections=sections, pieces=pieces)
 
     def _pool(self, asked: _Asked, rows: list[int], fused: Mapping[int, float]) -> Candidates:

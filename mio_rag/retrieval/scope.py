@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,7 +238,10 @@ class Identities:
         self, asked: Iterable[str]
     ) -> tuple[list[tuple[str, int]], NDArray[np.bool_], NDArray[np.bool_]]:
         """Words that stand in identities, and their rows; which documents have each there, and in titles."""
-        listed = list(asked)
+        listed = tuple(asked)
+        last: dict[tuple[str, ...], Any] = self.__dict__.get("_last", {})
+        if (found_before := last.get(listed)) is not None:  # a question is looked at twice
+            return found_before  # type: ignore[no-any-return]
         wanted = np.array(list(map(word_hash, listed)), dtype=np.uint64)
         at = self.hashes.searchsorted(wanted)
         hits = self.hashes.take(at, mode="clip") == wanted if len(self.hashes) else at < 0
@@ -250,6 +253,7 @@ class Identities:
             part = slice(int(self.first[k]), int(self.first[k + 1]))
             inside[self.holders[part], j] = True
             titled[self.holders[part], j] = self.titled[part]
+        self.__dict__["_last"] = {**dict(list(last.items())[-1:]), listed: (known, inside, titled)}
         return known, inside, titled
 
     def _rarity(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:

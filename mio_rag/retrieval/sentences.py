@@ -169,6 +169,7 @@ class SentenceIndex:
                 one = known[row] = one._replace(
                     units=read,
                     needs=[unit.needs for unit in units],
+                    sections=[piece.section for piece in read],
                     tokens=int(passage_tokens([passage], counter)[0]),
                     title=passage.title,
                 )
@@ -177,7 +178,9 @@ class SentenceIndex:
 
     def vectors(self, at: NDArray[np.int64]) -> NDArray[np.float32]:
         """Vectors of some units, by their rows."""
-        return np.asarray(np.asarray(self.codes)[at] * self.scales[at, None], dtype=np.float32)
+        found = np.asarray(self.codes).take(at, axis=0).astype(np.float32)
+        found *= self.scales.take(at)[:, None]
+        return found
 
     def save(self, folder: Path) -> None:
         """Write `SENTENCES_FILE` and `VECTORS_FILE`."""

@@ -372,7 +372,7 @@ def _said_once(
     one. Required ones stay, and no other.
     """
     hashes = np.concatenate([one.hashes for one in pieces])[rows]
-    order = np.argsort(hashes)
+    order = hashes.argsort()
     alike = hashes[order[1:]] == hashes[order[:-1]]
     twice = np.unique(np.concatenate([order[1:][alike], order[:-1][alike]])).tolist()
     owners, at = sentences.owners[rows].tolist(), rows.tolist()
