@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -45,15 +45,13 @@ def _seconds(run: StudyRun) -> dict[str, dict[str, float]]:
     found = {}
     for (label, _), every in run.groups.items():
         rows = every[1:] or every
-
-        def mean(name: str, rows: Sequence[Mapping[str, Any]] = rows) -> float:
-            return float(np.mean([float(row.get(name) or 0.0) for row in rows]))
-
+        parts = {name: tuple(map(seconds_column, own)) for name, own in _COMPONENTS.items()}
+        parts["total"] = ("total_seconds",)
         each = {
-            name: sum(mean(seconds_column(part)) for part in parts) for name, parts in _COMPONENTS.items()
+            name: float(np.mean([sum(float(row.get(one) or 0.0) for one in own) for row in rows]))
+            for name, own in parts.items()
         }
-        total = mean("total_seconds")
-        found[label] = {**each, "overhead": max(0.0, total - sum(each.values())), "total": total}
+        found[label] = {**each, "overhead": max(0.0, 2 * each["total"] - sum(each.values()))}
     return found
 
 
@@ -61,23 +59,19 @@ def _seconds(run: StudyRun) -> dict[str, dict[str, float]]:
 def _latency(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
     """Seconds of a question, how much faster than the slowest, shares of components, and projections."""
     found = _seconds(run)
-    slowest = max(one["total"] for one in found.values())
+    totals = [one["total"] for one in found.values()]
+    faster = [f"{max(totals) / t:.2f}" if t >= _MEASURED else "\u2013" for t in totals]
     columns: list[Column] = [
-        ("system", list(found)),
-        ("seconds", [f"{one['total']:.2f}" for one in found.values()]),
-        (
-            "speed-up",
-            [
-                f"{slowest / t:.2f}" if (t := one["total"]) >= _MEASURED else "\u2013"
-                for one in found.values()
-            ],
-        ),
-    ]
-    for name in (*_COMPONENTS, "overhead"):
-        columns.append((name, [f"{one[name] / max(one['total'], 1e-9):.1%}" for one in found.values()]))
+        ("system", list(found)), ("seconds", [f"{t:.2f}" for t in totals]), ("speed-up", faster),
+        *((name, [f"{one[name] / max(one['total'], 1e-9):.1%}" for one in found.values()])
+          for name in (*_COMPONENTS, "overhead")),
+    ]  # fmt: skip
     for questions in given.get("questions", (1000,)):
-        each = [one["total"] * questions / 3600 for one in found.values()]
-        hours = [f"{one:.2g} h" if one >= 0.01 else "under 0.01 h" for one in each]
+        each = [t * questions / 3600 for t in totals]
+        hours = [
+            f"{one:,.0f} h" if one >= 10 else f"{one:.2g} h" if one >= 0.01 else "under 0.01 h"
+            for one in each
+        ]
         columns.append((f"time for {questions:,} questions", hours))
     return columns
 
@@ -235,18 +229,8 @@ def _decisions(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
         verdict = "right, cheapest" if name == cheapest else verdict
         question, reply = found.table.outcomes.questions[i], replies[found.table.outcomes.ids[i], name]
         told = " / ".join(gold.get(question, ()))
-        lines.append(
-            (
-                question,
-                told,
-                name,
-                reply,
-                f"{f1:.2f}",
-                cheapest,
-                verdict,
-                marks.get((question, name), ("",))[0],
-            )
-        )
+        mark = marks.get((question, name), ("",))[0]
+        lines.append((question, told, name, reply, f"{f1:.2f}", cheapest, verdict, mark))
     with replaced(run.folder / _JUDGED) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([_DECISION, *lines])
     short = [[" ".join(cell.split()).replace("|", "/")[:70] for cell in line] for line in lines]
