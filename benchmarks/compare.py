@@ -69,29 +69,6 @@ def differences(ours: Columns, theirs: Columns, measures: Sequence[str]) -> dict
     return {m: interval(ours[m] - theirs[m]) for m in measures if m in ours and m in theirs}
 
 
-def mixture(rows: Sequence[Row], quality: str, cost: str, spent: float) -> dict[str, FloatArray]:
-    """Return the columns of the best mixture of two rows whose mean cost is at most `spent`.
-
-    The strongest policy that looks at no question: draw one of two rows with a fixed probability. Below the
-    cheapest row it is that row.
-    """
-    costs = np.array([row.columns[cost].mean() for row in rows])
-    values = np.array([row.columns[quality].mean() for row in rows])
-    best, pair = -np.inf, (0, 0, 0.0)
-    for one in range(len(rows)):
-        if costs[one] > spent and one != int(costs.argmin()):
-            continue
-        for other in range(len(rows)):
-            more = costs[other] - costs[one]
-            share = float(np.clip((spent - costs[one]) / more, 0, 1)) if more > 0 else 0.0
-            found = (1 - share) * values[one] + share * values[other]
-            if found > best + 1e-12:
-                best, pair = found, (one, other, share)
-    one, other, share = pair
-    names = set(rows[one].columns) & set(rows[other].columns)
-    return {m: (1 - share) * rows[one].columns[m] + share * rows[other].columns[m] for m in sorted(names)}
-
-
 def at_cost(rows: Sequence[Row], cost: str, total: float) -> dict[str, FloatArray] | None:
     """Return the columns of a contender where its mean cost is the total; None if every setting costs more.
 

@@ -22,12 +22,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.compare import Row, differences, draw, mixture, rows_table, summarized
+from benchmarks.compare import Row, differences, draw, rows_table, summarized
 from benchmarks.questions import QuestionSet, left_out, load_sets, names_of, pools_of
 from benchmarks.runner import Measured, note
 from mio_rag.errors import InputError
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.generation import Generator, make_generator
+from mio_rag.learning.outcomes import gain_over_others
 from mio_rag.learning.router import (
     WORKED,
     By,
@@ -256,8 +257,9 @@ def _compared(rows: Sequence[Row], sets: Sequence[str]) -> dict[str, Any]:
         row.about["saved"] = 1 - row.mean(_COST) / base.mean(_COST)
         for name, kind in (("against tiers", "tier"), ("against prices", "price")):
             fixed = [other for other in rows if other.kind == kind]
-            mixed = mixture(fixed, WORKED, _COST, row.mean(_COST))
-            row.about[name] = differences(row.columns, mixed, (WORKED,))
+            of = [np.stack([r.columns[m] for r in fixed], axis=1) for m in (WORKED, _COST)]
+            gain = gain_over_others(row.columns[WORKED], row.columns[_COST], *of)
+            row.about[name] = {WORKED: dict(zip(("mean", "low", "high"), gain, strict=True))}
     return summarized(rows, sets)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import runner, side_by_side
-from benchmarks.compare import Row, at_cost, at_equal_cost, mixture, summarized
+from benchmarks.compare import Row, at_cost, at_equal_cost, summarized
 from benchmarks.pages import filled
 from benchmarks.runner import RESULTS, Measured, Study, main, studies
 from mio_rag.errors import InputError, SolverError
@@ -117,9 +117,6 @@ def test_contenders_are_compared_at_equal_cost() -> None:
     assert at_cost(rows[2:], "tokens", 100) is None
     found = at_equal_cost(rows, "tokens", (200,), "right", ("a",))["200"]
     assert found["b"]["against"]["a"]["mean"] == pytest.approx(0.1)
-    best = mixture(rows, "right", "tokens", 300)  # of a at 100 and b at 200 and 400, the last two
-    assert (best["right"].mean(), best["tokens"].mean()) == (pytest.approx(0.7), pytest.approx(300))
-    assert mixture(rows[2:], "right", "tokens", 50)["right"].mean() == pytest.approx(0.5)
     assert summarized(rows, ["x", "y"])["a 100"]["sets"]["x"]["right"] == pytest.approx(0.2)
 
 
