@@ -243,7 +243,7 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
         one = dataclasses.replace(
             asked, methods=",".join(contenders.values()), out=folder / (variant or "run"), learn=learn,
             model=filled(other.model or "{model}"),
-            answer=other.answer or (study.answer if asked.answer is None else asked.answer),
+            answer=study.answer if asked.answer is None else asked.answer,
             baseline=next((n for one, n in contenders.items() if study.reference.startswith(one)), None),
         )  # fmt: skip
         reports[variant] = _evaluated(call, one)[0]

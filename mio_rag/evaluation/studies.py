@@ -21,7 +21,6 @@ from pydantic import Field, model_validator
 from mio_rag.errors import InputError, choose, require
 from mio_rag.evaluation.ledger import TRACES
 from mio_rag.evaluation.statistics import compare, mean_interval, ratio_interval
-from mio_rag.formulations.numbers import plural
 from mio_rag.measures import Measure, find_measure, right
 from mio_rag.pictures import label_points, save_figure, set_title
 from mio_rag.settings import Settings
@@ -68,9 +67,9 @@ class Figure(_Shown):
     """A figure of two measures, or of a function."""
 
     kind: str = "frontier"
-    """frontier, bars, curve, or the name of a function."""
+    """frontier, bars, or the name of a function."""
     x: str = "tokens_used"
-    """Measure across; of a curve: questions."""
+    """Measure across."""
     y: str = ""
     """Measure upwards."""
 
@@ -80,8 +79,6 @@ class Variant(Settings):
 
     model: str | None = None
     """As --model."""
-    answer: int | None = None
-    """As --answer."""
 
 
 class Study(Settings):
@@ -374,26 +371,19 @@ _COLORS = [
 
 @figure("frontier")
 def _frontier(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
-    """Two or three measures (z), a line over the budgets of each contender."""
-    names = [given[axis] for axis in "xyz" if given.get(axis)]
-    labels = []
+    """Two measures, a line over the budgets of each contender."""
+    names, labels = [given["x"], given["y"]], []
     axes.set_prop_cycle(color=_COLORS)
     for label in dict.fromkeys(label for label, _ in run.keys(given["rows"])):
         points = [[run.mean(key, name) for name in names] for key in run.keys([label])]
-        known = [[one["mean"] for one in point if one] for point in points if all(point)]
+        known = [(x["mean"], y["mean"], y) for x, y in points if x and y]
         if not known:
             continue
-        shown = axes.plot(*zip(*known, strict=True), marker="o", label=label)
-        if len(names) == 2:
-            for (x, y), (_, up) in zip(known, (p for p in points if all(p)), strict=True):
-                axes.errorbar([x], [y], yerr=_ends([up]), color=shown[0].get_color(), alpha=0.3)
-            labels.append(((known[-1][0], known[-1][1]), label))
-    for axis, name in zip("xyz", names, strict=False):
-        getattr(axes, f"set_{axis}label")(look(name)[0])
-    if len(names) == 2:
-        label_points(axes, labels)
-    else:
-        axes.legend(fontsize=7)
+        x, y, ends = zip(*known, strict=True)
+        axes.errorbar(x, y, yerr=_ends(ends), marker="o", elinewidth=0.5, label=label)
+        labels.append(((x[-1], y[-1]), label))
+    axes.set(xlabel=look(names[0])[0], ylabel=look(names[1])[0])
+    label_points(axes, labels)
 
 
 def _ends(found: Sequence[Mapping[str, Any] | None]) -> list[list[float]]:
@@ -418,17 +408,3 @@ def _bars(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
     axes.set_ylabel(look(given["y"])[0])
     if len(budgets) > 1:
         axes.legend(fontsize=7)
-
-
-@figure("curve")
-def _curve(run: StudyRun, given: Mapping[str, Any], axes: Any) -> None:
-    """The mean of a measure down to each question, in the order in which they were asked."""
-    for label, budget in run.keys(given["rows"]):
-        values = [row[given["y"]] for row in run.groups[label, budget] if row.get(given["y"]) is not None]
-        if values:
-            axes.plot(
-                np.cumsum(values) / np.arange(1, len(values) + 1), label=f"{label}, {plural(budget, 'token')}"
-            )
-    axes.set_xlabel("questions")
-    axes.set_ylabel(look(given["y"])[0])
-    axes.legend(fontsize=7)

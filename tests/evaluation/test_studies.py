@@ -170,10 +170,6 @@ y = "gold_recall"
 title = "Bars"
 kind = "bars"
 y = "gold_recall"
-[[figures]]
-title = "Curve"
-kind = "curve"
-y = "gold_recall"
 """
 
 
@@ -190,7 +186,7 @@ def test_a_study_learns_runs_and_shows(tmp_path: Path) -> None:
     assert "fewer than 30 questions" in told["notes"][1]
     assert (tmp_path / "out" / "tables.md").read_text().startswith("6 questions, reader")
     assert all(Path(file).is_file() for file in told["files"])
-    assert len(told["files"]) == 4
+    assert len(told["files"]) == 3
     rows = [json.loads(line) for line in (tmp_path / "out" / "run" / "rows.jsonl").open()]
     learned = [json.loads(line)["id"] for line in (tmp_path / "out" / "learn" / "questions.jsonl").open()]
     assert len(learned) == 3
