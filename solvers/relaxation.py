@@ -258,7 +258,7 @@ def relaxation_matrix(
     cost = np.zeros((m + 1, m + 1))
     cost[0, 1:] = cost[1:, 0] = -0.5 * kappa * problem.priced(lam)
     cost[1:, 1:] = 0.5 * kappa**2 * problem.A
-    scale = float(np.abs(cost).max())
+    scale = float(np.abs(cost).max()) or 1.0
     cost /= scale
     length = float(np.linalg.norm(problem.relaxed.cr))
     row, length = problem.relaxed.cr / length, length * kappa
@@ -369,9 +369,10 @@ def core_matrix(
         return None
     outweighed = V @ V.T
     inside = np.ix_(core, core)
-    part = problem.keep(core)
-    own = np.diagonal(outweighed)
-    part = replace(part, p=part.p - outweighed @ x[core] + 0.5 * own, A=part.A - outweighed + np.diag(own))
+    part, own = problem.keep(core), np.diagonal(outweighed)
+    p, c, *_ = part.relaxed  # which hold the shares of segments
+    p = p - outweighed @ x[core] + 0.5 * own
+    part = replace(part, p=p, c=c, A=part.A - outweighed + np.diag(own), sharing=None)
     state = Splitting.of(part, x[core], G[inside] - outweighed)
     M = relaxation_matrix(part, lam, steps, deadline, state)
     if M is None:

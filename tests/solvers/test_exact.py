@@ -148,6 +148,11 @@ def test_ten_thousand_small_programs_are_solved_to_their_optima(part: int) -> No
     assert counts["optimal, but for the tolerance"] < 10
 
 
+@pytest.mark.parametrize(("seed", "k"), [(0, 3467), (1, 185), (1, 543)])
+def test_parts_that_are_worth_nothing_but_for_what_they_share_get_a_matrix(seed: int, k: int) -> None:
+    assert check_family(seed, k, Counter()) == []
+
+
 def test_agrees_with_highs_beyond_the_reach_of_enumeration() -> None:
     for seed in range(4):
         program = similar(seed, 26, 0.15, 400, shared=seed == 3)
