@@ -10,6 +10,7 @@ import csv
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from mio_rag.documents import east_asian
 from mio_rag.documents.blocks import (
@@ -34,6 +35,8 @@ _UNDERLINE = re.compile(r"(={3,}|-{3,})")
 _ENDED = re.compile(r"[.!?:;\u3002\uff01\uff1f\uff1a][\"'\u201d\u2019)\]]*$")
 _SHORT_HEADING, _LONGER = 6, 8  # words of a line that heads by its looks alone, and of what it heads
 _LONG_CELL = 8  # words: a line with more between two commas is prose
+_CELL, _CELL_LENGTH, _COLUMNS = 6, 40, 12  # words and characters of a cell; columns, where each is a line
+_AMOUNT = re.compile(r"(?:[^\W\d_]{1,3}\s)?[^\w\s]{0,3}\d[\d.,:/\u2019'-]*(?:\s?[^\s\d]{1,6})?")
 _FULL_LINE, _LONG_LINE = 0.7, 200  # share of the longest line, and characters, from which lines are wrapped
 
 
@@ -47,6 +50,9 @@ class _Reader:
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     joins: list[int] = field(default_factory=list)  # lines that the one before goes on with
+    #: Line -> first row, number of columns and end of a table that begins there, each cell a line.
+    columns: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    cells: list[int] = field(default_factory=list)  # cells of the row that the line before is of
     tables: int = 0
 
     def said(self, k: int) -> str:
@@ -61,6 +67,7 @@ class _Reader:
         self.ends.append(end)
 
     def read(self) -> None:
+        self._find_columns()
         k = 0
         while k < len(self.lines):
             k = self._next(k)
@@ -75,6 +82,8 @@ class _Reader:
             return self._code(k)
         if last := self._rows(k):
             return last
+        if k in self.columns:
+            return self._add_columns(k)
         if found := _HASHES.match(said):
             inner = said[found.end() :].rstrip("# ") or said[found.end() :]
             at = start + found.end()
@@ -91,7 +100,7 @@ class _Reader:
         """Whether a line is blank, or begins something other than a paragraph."""
         said = self.said(k)
         told = _FENCE.match(said) or _HASHES.match(said) or _RULER.fullmatch(said) or ITEM.match(said)
-        return not said or bool(told) or self._delimiter(k) is not None or bool(
+        return not said or bool(told) or k in self.columns or self._delimiter(k) is not None or bool(
             _UNDERLINE.fullmatch(self.said(k + 1))
         )  # fmt: skip
 
@@ -152,6 +161,37 @@ class _Reader:
             if start < end:
                 self.add("row", start, end, table=self.tables, header=n < count)
         return last
+
+    def _find_columns(self) -> None:
+        """Find tables whose cells stand one below the other, as some readers of PDFs leave them."""
+        k = 0
+        while k < len(self.lines):
+            last = k
+            while last < len(self.lines) and self._is_cell(last):
+                last += 1
+            while k < last and (found := _columns([self.said(j) for j in range(k, last)])):
+                begin, first, width, rows = found
+                self.columns[k + begin] = k + first, width, k + first + rows
+                k += first + rows
+            k = last + 1
+
+    def _is_cell(self, k: int) -> bool:
+        start, end = self.lines[k]
+        said = self.text[start:end]
+        return 0 < end - start <= _CELL_LENGTH and count_words(said) <= _CELL and not _ENDED.search(said)
+
+    def _add_columns(self, k: int) -> int:
+        first, width, end = self.columns[k]
+        self.tables += 1
+        starts = [*([k] if k < first else []), *range(first, end, width), end]
+        rows = [[self.said(j) for j in range(a, b)] for a, b in pairwise(starts)]
+        headers = first - k == width or headers_of(rows, None if self.document.blocks else False)
+        for n, (a, b) in enumerate(pairwise(starts)):
+            self.cells += range(a + 1, b)
+            self.add("row", self.lines[a][0], self.lines[b - 1][1], table=self.tables, header=n < headers)
+            block = self.document.blocks[-1]
+            block.text = block.text.replace("\n", "|").replace("\r", " ")
+        return end
 
     def _item(self, k: int) -> int:
         start, end = self.lines[k]
@@ -229,6 +269,44 @@ class _Reader:
         return CASE_LEVEL if plain or is_heading(said, after) else 0
 
 
+def _columns(lines: Sequence[str]) -> tuple[int, int, int, int] | None:
+    """Where the table of some lines begins, where its first row, of how many columns, and over how many lines
+    its rows go: amounts and words stand alike in three rows or more. None if there is no table.
+
+    The table may begin with its header, or within a row; and end within one.
+    """
+    amounts = [_AMOUNT.fullmatch(line) is not None for line in lines]
+    best, n = (0, False, 0, 0, 0), len(lines)
+    for width in range(2, min(_COLUMNS, n // 3) + 1):
+        for first in range(n - 3 * width + 1):
+            row, end = amounts[first : first + width], first + width
+            if row[0] or not any(row) or (first >= width and amounts[first - width : first] == row):
+                continue
+            while amounts[end : end + width] == row:
+                end += width
+            headed = first >= width and not any(amounts[first - width : first])
+            names = len({lines[k] for k in range(first, end, width)})
+            if end >= first + 3 * width:
+                best = max(best, (end - first, headed, names, -width, -first))
+    covered, headed, width, first = best[0], best[1], -best[3], -best[4]
+    if not covered:
+        return None
+    row, begin = amounts[first : first + width], first - width if headed else first
+    while (
+        not headed
+        and begin > 0
+        and begin > first - width + 1
+        and amounts[begin - 1] == row[begin - 1 - first]
+    ):
+        begin -= 1
+    if not headed and not any(amounts[begin:first]):
+        begin = first
+    rest = amounts[first + covered : first + covered + width - 1]
+    if any(rest) and rest == row[: len(rest)]:
+        covered += len(rest)
+    return begin, first, width, covered
+
+
 def _cells(line: str, sign: str) -> list[str]:
     if sign == "|":
         return [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -255,8 +333,9 @@ def read_excerpt(text: str, title: str = "") -> tuple[str, Sequence[Part]]:
     if not any(block.level for block in document.blocks if block.kind == "item"):
         nest_items(document)
     shown = list(text.replace("\r", " "))
-    for k in reader.joins:
-        shown[text.rfind("\n", 0, lines[k][0])] = " "
+    for sign, joined in ((" ", reader.joins), ("|", reader.cells)):
+        for k in joined:
+            shown[text.rfind("\n", 0, lines[k][0])] = sign
     blocks = document.blocks
     for k, block in enumerate(blocks):  # headings with nothing below are units only where nothing else is
         if all(one.kind == "heading" for one in blocks) or (block.looks and k + 1 == len(blocks)):

@@ -1,6 +1,7 @@
 """Hits that are pieces of documents: rows are read with headers, pieces in order, no heading alone."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -44,6 +45,7 @@ def joined(cells: str, ruler: str = "", ends: tuple[str, str] = ("", "")) -> str
 
 
 TABLES = {
+    "cells": "\n".join("\n".join(row) for row in (HEADER, *ROWS)),
     "markdown": joined(" | ", "|---|---|---|---|", ("| ", " |")),
     "bars": joined(" | "),
     "tabs": joined("\t"),
@@ -57,7 +59,7 @@ def test_a_row_of_a_table_is_read_with_its_header(kind: str) -> None:
     found = docs.select(QUESTION, budget=46).context
     assert "Penalty for a late parcel" in found
     assert "Nordics" in found
-    assert "EUR 6.00" in found
+    assert re.search(r"Nordics\W{1,3}14:30\W{1,3}4 days\W{1,3}EUR 6.00", found)
     assert "Claims" not in found
     assert "Term" not in found
 
