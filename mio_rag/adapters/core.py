@@ -6,6 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
 from itertools import chain, count, pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -310,6 +311,8 @@ def choose(
     if not n:
         return Choice(None)
     scores = _scores(documents.scores, n)
+    if scores is None and documents.embeddings is None:  # nothing but texts
+        vectors = partial(_or_packaged, vectors)
     needs_documents, needs_query = _needed(selector)
     rows = _rows(documents, vectors) if scores is None or needs_documents else None
     embedder: Vectors | None = None
@@ -487,6 +490,15 @@ def _read(
         yield Read(tuple(dict.fromkeys(indices[k] for k in chosen)), block.passage.text, note, is_whole)
 
 
+@lru_cache(maxsize=1)
+def _packaged() -> Vectors:
+    return Vectors.of("minilm")
+
+
+def _or_packaged(vectors: Callable[[], Vectors | None]) -> Vectors:
+    return vectors() or _packaged()
+
+
 def _rows(documents: Documents, vectors: Callable[[], Vectors | None]) -> Rows:
     """Return one row for each document: its own vector, or one that is made."""
     texts = documents.embed_texts or documents.texts
@@ -549,7 +561,7 @@ class SelectionFields(BaseModel):
     where: only documents whose metadata meet it, as {"tenant": "a"}; see `mio_rag.filters`.
     selector: settings to start from.
     embedder: embeds what comes without a vector: the framework's own kind, one of mio-rag, or the name of one
-        ("minilm", or a sentence-transformers id or folder).
+        ("minilm", which is taken where nothing but texts comes, or a sentence-transformers id or folder).
     counter: the reader's tokenizer, or a function from a text to its tokens. By default an approximation.
     on_selection: called with every `Selection`, whose `explain()` says why each document is in or out.
     **rest: `preset`, any parameter of `Selector`, and fields of the framework's base class.

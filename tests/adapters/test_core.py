@@ -132,7 +132,6 @@ def test_where_nothing_is_chosen_a_warning_says_why(caplog: pytest.LogCaptureFix
     ("items", "budget", "message"),
     [
         (Documents(["a", "b"], scores=[1.0, None]), 9, "1 of 2 documents have no score"),
-        (Documents(["a", "b"]), 9, "2 of 2 documents have no embedding"),
         (Documents(["a", "b"], embeddings=[[1.0], None]), 9, "1 of 2 documents have no embedding"),
         (Documents(["a"], embeddings=[[1.0, 0.0]]), 9, "the question has no embedding"),
         (Documents(["a", "b"], embeddings=[[1.0], [1.0, 2.0]]), 9, "the documents: vectors are not rows"),

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import InfeasibleError, InputError
+from mio_rag.errors import InfeasibleError
 from tests.adapters.conftest import Counting, check_notes
 
 pytest.importorskip("langchain_core")
@@ -100,5 +100,6 @@ def test_scores_of_a_reranker_are_relevance_and_nothing_is_changed(question) -> 
     assert compressor.compress_documents([], question) == []
     with pytest.raises(InfeasibleError):
         SelectionCompressor(budget=2, redundancy_weight=0, min_passages=3).compress_documents(documents, "q")
-    with pytest.raises(InputError, match="give embedder="):
-        SelectionCompressor(budget=2, score_key=None).compress_documents(documents, question)
+    bare = [Document(page_content=text) for text in ("Grouse live on moors.", question)]
+    (found,) = SelectionCompressor(budget=20).compress_documents(bare, question)  # by the packaged embedder
+    assert found.page_content == question
