@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from textwrap import shorten
@@ -22,7 +23,7 @@ from mio_rag.selection.result import Note, Selection, WorstCase
 from mio_rag.sentences import are_versions, asks_for_older, may_compare, versions_asked
 from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
-from mio_rag.types import age_of, moment
+from mio_rag.types import Line, age_of, moment
 
 
 class Run(Protocol):
@@ -36,6 +37,14 @@ class Run(Protocol):
 _UNLIKELY = 0.2
 #: Of the probability of a row that is read: another that has so much of it may answer as well.
 _TIED = 0.98
+#: Words of questions about all rows of a table: the most, a sum, a mean.
+_OVER_ALL = re.compile(
+    r"\b(?:(?<!at )(?:most|least)|fewest|(?:high|low|larg|small|bigg|long|short|cheap|fast|slow|old|young|"
+    r"great|heavi)est|in total|total of|totals?|the sum|average|the mean|altogether|overall|meisten|"
+    r"wenigsten|gr\u00f6\u00dfte\w?|kleinste\w?|h\u00f6chste\w?|niedrigste\w?|insgesamt|summe|durchschnitt\w*|"
+    r"l[ea] plus|au total|en total)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +211,7 @@ def _as_likely(choice: Choice) -> list[str]:
         return []
     if candidates.lines is None or not candidates.sources or choice.formulation.passages is candidates:
         return []
-    made, tables, worth = list[str](), dict[tuple[str, object], list[int]](), candidates.relevance
+    made, tables, worth = list[str](), dict[tuple[str, tuple[Line, ...]], list[int]](), candidates.relevance
     likeliest, program = int(worth.argmax()), choice.found.program
     best = max((worth[k] for k in chosen), default=np.inf)
     needed = program.alone[likeliest]
@@ -210,13 +219,21 @@ def _as_likely(choice: Choice) -> list[str]:
         text = shorten(candidates.texts[likeliest], 60, placeholder=" ...")
         made.append(f"the most likely text needs {needed:.0f} tokens and is not read: '{text}'")
     for k, (source, lines) in enumerate(zip(candidates.sources, candidates.lines, strict=True)):
-        if lines and " | " in candidates.texts[k]:
+        if lines and "|" in candidates.texts[k]:
             tables.setdefault((source, lines), []).append(k)
     room = choice.budget_tokens - choice.used
-    for (source, _), rows in tables.items():
+    over = _OVER_ALL.search(candidates.question)
+    for (source, lines), rows in tables.items():
+        names = " ".join(line.text for line in lines).casefold()
         best = max((worth[k] for k in rows if k in chosen), default=np.inf)
-        others = [k for k in rows if k not in chosen and worth[k] >= _TIED * best]
-        if others and 2 * best >= worth.max() and min(candidates.tokens[others]) > room:
+        unread = [k for k in rows if k not in chosen] if 2 * best >= worth.max() else []
+        others = [k for k in unread if worth[k] >= _TIED * best]
+        if over and over[0].casefold() not in names and len(rows) - len(unread) > 1 and unread:
+            made.append(
+                f"{plural(len(unread), 'row')} of a table in '{source}' are not read, and the question may "
+                "be about all of them: raise the budget"
+            )
+        elif others and min(candidates.tokens[others]) > room:
             made.append(
                 f"{plural(len(others), 'more row')} of a table in '{source}' may answer as well as what is "
                 "read of it, and did not fit: raise the budget"

@@ -282,3 +282,20 @@ def test_the_most_likely_text_is_read_where_it_fits_and_noted_where_not(tmp_path
     assert "which is read if it fits" in small.explain()
     assert "Shunter | 12" in large.context
     assert not any("most likely text" in note for one in (small, large) for note in one.notes)
+
+
+def test_rows_that_are_not_read_are_noted_where_a_question_is_about_all(tmp_path: Path) -> None:
+    rows = "".join(f"| F-{k} | {(7 * k) % 31} | storm |\n" for k in range(10, 40))
+    (tmp_path / "feeders.md").write_text(
+        f"# Feeders\n\n| Feeder | Minutes lost | Cause |\n|---|---|---|\n{rows}"
+    )
+    docs = Collection(tmp_path, embedder="minilm")
+    most, one = (
+        docs.select("Which feeder lost the most minutes?", budget=80),
+        docs.select("Minutes lost of F-12?"),
+    )
+    assert any("rows of a table in 'feeders.md' are not read" in note for note in most.notes)
+    assert not any("rows of a table" in note for note in one.notes)
+    assert not any(
+        "are not read" in note for note in docs.select("Which feeder lost the most minutes?").notes
+    )
