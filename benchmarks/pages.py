@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 PAGES, RESULTS = Path("docs/pages"), Path(__file__).parent / "published"
-_PLACE = re.compile(r"(<!-- study: (.*?) -->\n\n)(?:\|.*\n)*")
+_PLACE = re.compile(r"(<!-- study: (.*?) -->\n\n)(?:\|.*\n)*\n*")
 
 
 def table(result: str, title: str, columns: str = "", rows: str = "") -> str:
@@ -33,7 +33,7 @@ def table(result: str, title: str, columns: str = "", rows: str = "") -> str:
 
 def filled(text: str) -> str:
     """Return a page with its tables as the results have them."""
-    return _PLACE.sub(lambda m: m[1] + table(*shlex.split(m[2])), text)
+    return _PLACE.sub(lambda m: f"{m[1]}{table(*shlex.split(m[2]))}\n", text)
 
 
 if __name__ == "__main__":

@@ -178,7 +178,8 @@ def _planners_table(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
 
 
 def _signed(one: Mapping[str, Any]) -> str:
-    return f"{one['mean']:+.3f} ({one['low']:+.3f} to {one['high']:+.3f})"
+    mean, low, high = (f"{round(one[end], 3) + 0.0:+.3f}" for end in ("mean", "low", "high"))
+    return f"{mean} ({low} to {high})"
 
 
 @figure("planners")

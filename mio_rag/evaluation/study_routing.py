@@ -24,7 +24,10 @@ _DASH = "\u2013"
 def _form(one: Mapping[str, Any] | tuple[float, float, float], digits: int = 3, sign: str = "") -> str:
     """A mean with its interval, whose upper end may be open."""
     ends = one if isinstance(one, tuple) else (one["mean"], one["low"], one["high"])
-    mean, low, high = ("\u221e" if end is None else f"{float(end):{sign}.{digits}f}" for end in ends)
+    shown = (
+        "\u221e" if end is None else f"{round(float(end), digits) + 0.0:{sign}.{digits}f}" for end in ends
+    )
+    mean, low, high = shown
     return f"{mean} ({low} to {high})"
 
 
