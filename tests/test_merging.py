@@ -77,13 +77,6 @@ class TestMerged:
         assert block.passage.text == _DOCUMENT[:47]
         assert [(p.id, p.start, p.end) for p in block.parts] == [("p0", 0, 47), ("p1", 12, 23)]
 
-    def test_other_sources_titles_and_passages_without_a_place_stay_apart(self):
-        spans = [(0, 23), (12, 47), (12, 47), (-1, -1)]
-        texts = [_DOCUMENT[:23], _DOCUMENT[12:47], _DOCUMENT[12:47], _DOCUMENT[12:47]]
-        pool = _pool(spans, ["a", "b", "a", "a"], ["T", "T", "U", "T"], texts)
-        assert len(merged(pool, [0, 1, 2, 3])) == 4
-        assert set(documents(pool).tolist()) == {0, 1, 2, -1}
-
     def test_passages_of_a_document_that_contradicts_itself_are_read_by_themselves(self):
         texts = [_DOCUMENT[:23], "x" * 35, _DOCUMENT[18:40], _DOCUMENT[47:60], "other"]
         spans = [(0, 23), (12, 47), (18, 40), (47, 60), (0, 5)]

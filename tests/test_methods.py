@@ -170,24 +170,6 @@ def test_a_registered_method_is_one_among_the_others() -> None:
         method.select(bare, 90)
 
 
-@pytest.mark.parametrize(
-    ("order", "said"),
-    [
-        (lambda given, budget: ["p0", "x"], "returned 'x', which is no id"),
-        (lambda given, budget: ["p0", "p0"], "returned an id twice"),
-        (lambda given, budget: 1 / 0, "failed .ZeroDivisionError"),
-        (lambda given, budget: given.relevance.sort(), "failed .ValueError"),
-    ],
-)
-def test_a_method_that_fails_says_how(order: object, said: str) -> None:
-    register_method("own", order)  # type: ignore[call-overload]
-    (method,) = make_methods(["own"], Selector.raw())
-    with pytest.raises(InputError, match=f"method 'own' {said}"):
-        method.select(pool(0), 90)
-    with pytest.raises(AssertionError, match=said):
-        check_method("own", pools=2)
-
-
 def test_a_plugin_is_a_file_that_registers(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(

@@ -9,9 +9,7 @@ import pytest
 from mio_rag.cli.chosen import Chosen
 from mio_rag.collection import Collection
 from mio_rag.errors import InputError
-from mio_rag.generation import ExtractiveGenerator
 from mio_rag.retrieval import CorpusIndex
-from mio_rag.session.ask import ask
 from tests.cli.running import cli, here, ids, only_object, refused
 
 FORTH = "In what year was the Forth Bridge opened to rail traffic?"
@@ -24,36 +22,6 @@ def sets(**values: object) -> list[str]:
 
 
 # -- select -----------------------------------------------------------------------------------------------
-
-
-def test_select_as_json(index: Path) -> None:
-    question = "Which Pennsylvania settlement did the designer of the Brooklyn Bridge found? \u2192"
-    asked = ("select", index, question, "-b", 220, "--units", "passages", "--json",
-             *sets(search__link_hops=0, selection__solver="cpsat"))  # fmt: skip
-    done = cli(*asked, PYTHONIOENCODING="ascii")
-    assert done.returncode == 0, done.stderr
-    told = only_object(done)
-    assert list(told) == [
-        "version", "question", "context", "tokens", "budget", "counter", "parts", "read", "answerable",
-        "units", "method", "status", "gap", "seconds", "left_out", "notes",
-    ]  # fmt: skip
-    assert (told["question"], told["status"], told["units"]) == (question, "optimal", "passages")
-    assert (told["version"], told["method"], told["counter"]) == (1, "mio", "approximate")
-    assert told["gap"] <= 1e-5
-    assert told["tokens"] <= told["budget"] == 220
-    assert told["left_out"] == 50 - len(ids(told))
-    part = told["parts"][0]
-    assert list(part) == ["n", "source", "date", "section", "page", "ids", "tokens", "probability"]
-    assert (part["n"], 0 < part["probability"] <= 1) == (1, True)
-    more = only_object(here(*asked, "--why", "--proof"))
-    assert {**more, "seconds": 0} == {
-        **told, "seconds": 0, "reasons": more["reasons"], "certificate": more["certificate"],
-    }  # fmt: skip
-    assert [p["id"] for p in more["reasons"] if p["selected"]] == ids(told)
-    assert len(more["reasons"]) == 50
-    assert all(p["reason"] and p["tokens"] >= 1 for p in more["reasons"])
-    assert more["certificate"]["bound"] >= more["certificate"]["objective"] > 0
-    assert more["certificate"]["solver"] == "cpsat"
 
 
 def test_the_context_is_on_stdout_and_the_rest_on_stderr(index: Path) -> None:
@@ -169,23 +137,6 @@ def test_every_problem_of_a_call_at_once(tmp_path: Path) -> None:
 
 
 # -- ask --------------------------------------------------------------------------------------------------
-
-
-def test_ask_is_the_function(index: Path) -> None:
-    done = here("ask", index, FORTH, "--budget", 150, "--json", *sets(search__pool=10))
-    told = only_object(done)
-    found = CorpusIndex.load(index)
-    selection, answer = ask(found, FORTH, ExtractiveGenerator(), budget_tokens=150, pool=10)
-    assert (told["answer"], told["model"]) == (answer.text, "extractive")
-    assert told["context"] == selection.context
-    assert ids(told) == list(selection.ids)
-    assert told["tokens"] == selection.tokens_used <= 150
-    assert told["usage"]["prompt_tokens"] == answer.prompt_tokens > told["tokens"]
-    assert told["citations"]
-    shown = here("ask", index, FORTH, "--budget", 150, "--show-context", *sets(search__pool=10))
-    assert shown.stdout.startswith(f"{answer.text}\n\n[1] ")
-    assert "extractive: " in shown.stderr
-    assert all(answer.text in selection.texts[n - 1] for n in told["citations"])
 
 
 def test_without_anything_to_read_no_model_is_asked(index: Path) -> None:

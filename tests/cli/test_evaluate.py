@@ -139,25 +139,6 @@ def test_methods_and_policies_side_by_side(rivers_data: Path, tmp_path: Path) ->
     assert here(*asked, "--resume").returncode == 2  # another content under the same name
 
 
-def test_passages_and_sentences_side_by_side(index: Path, tmp_path: Path) -> None:
-    asked = ("evaluate", index, "--questions", "demo", "--limit", 6, "--budget")
-    done = here(*asked, "100,3000", "--methods", "fused,exact,mio,exact:sentences", "--out", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
-    assert '"evidence found" counts a gold passage if any of it is read' in " ".join(done.stdout.split())
-    read = {
-        (r["method"], r["budget_tokens"], r["question_id"]): (r["objective"], r["tokens_used"])
-        for r in pq.read_table(tmp_path / "run" / "ledger.parquet").to_pylist()
-    }
-    for method, budget, question in read:
-        if method == "mio":
-            same = "exact:sentences" if budget == 100 else "exact"
-            assert read[method, budget, question] == read[same, budget, question]
-    tested = json.loads((tmp_path / "run" / "comparisons.json").read_text(encoding="utf-8"))
-    by = {c["method"]: {d["measure"] for d in tested if d["method"] == c["method"]} for c in tested}
-    assert "gold_recall" in by["exact"]
-    assert "gold_recall" not in by["mio"] | by["exact:sentences"]  # of a part it does not compare
-
-
 def quiz(folder: Path) -> Path:
     """Multiple choice in the layout of question sets without a corpus."""
     data = folder / "quiz"

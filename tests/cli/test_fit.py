@@ -13,12 +13,6 @@ from mio_rag.storage import read_toml
 from tests.cli.running import here, only_object, refused
 
 QUESTION = "Which metal melts at the higher temperature, rhenium or tungsten?"
-LADDER = "".join(
-    f'[[tier]]\nname = "{name}"\ndepth = {depth}\ncontext = {context}\nnew_tokens = {length}\n'
-    for name, depth, context, length in (("easy", 1, 200, 16), ("medium", 3, 500, 24), ("hard", 8, 1500, 32))
-)
-
-
 # -- relevance and price ----------------------------------------------------------------------------------
 
 
@@ -95,37 +89,6 @@ def test_completeness_and_process_are_learned(index: Path, tmp_path: Path) -> No
 
 
 # -- router -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def work(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tiers, a labelled table and a router."""
-    folder = tmp_path_factory.mktemp("route")
-    (folder / "tiers.toml").write_text(LADDER)
-    told = only_object(
-        here(
-            "policy", "fit", "router", index, "--questions", "demo", "--tiers", folder / "tiers.toml", "--by",
-            "evidence", "--kind", "utility", "--correct-rate", "0.25", "--out", folder / "r.safetensors",
-            "--json",
-        )
-    )  # fmt: skip
-    assert told["questions"] + told["unlabelled"] == 90
-    assert sum(told["label_shares"]) == pytest.approx(1)
-    assert told["table"] == str(folder / "r.parquet")
-    return folder
-
-
-def test_a_router_is_trained_as_a_policy_says(work: Path, tmp_path: Path) -> None:
-    policy = tmp_path / "own.toml"
-    policy.write_text(
-        '[depth]\nby = "router"\nfile = "r.safetensors"\n[depth.training]\nkind = "mlp"\n'
-        'features = "question"\nepochs = 2\nhidden = [8, 4]\ncorrect_below = 0.3\n'
-    )
-    fit = ("policy", "fit", "router", work / "r.parquet", "--policy", policy, "--json", "--out")
-    told = only_object(here(*fit, tmp_path / "r.safetensors"))
-    assert (told["kind"], told["correction"]) == ("mlp", {"below": 0.3, "more": 5})
-    assert len(told["provenance"]["curve"]) == 2
-    assert only_object(here(*fit, tmp_path / "l.safetensors", "--kind", "logistic"))["kind"] == "logistic"
 
 
 # -- planner ----------------------------------------------------------------------------------------------

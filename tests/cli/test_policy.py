@@ -97,21 +97,3 @@ def test_a_log_is_replayed_with_its_own_settings(tmp_path: Path) -> None:
 
 
 # -- replay of traces -------------------------------------------------------------------------------------
-
-
-def test_traces_are_replayed(rivers_at: Path, model: str, tmp_path: Path) -> None:
-    trace = tmp_path / "traces.jsonl"
-    for policy in ("mdp", "workflow:plain"):
-        asked = ("ask", rivers_at, QUESTION, "--model", model, "--policy", policy, "--trace", trace, "-b", 60)
-        assert here(*asked).returncode == 0
-    told = only_object(here("policy", "replay", trace, "--json"))
-    assert told == {"traces": 2, "differing": [], "shown": []}
-    shown = here("policy", "replay", trace, "--question", QUESTION).stdout
-    assert "2 traces replayed, 0 differ" in shown
-    assert "The Tiber is 406 kilometres long." in shown
-    trace.write_text(trace.read_text().replace('"do": "search_again"', '"do": "reason"'))
-    done = here("policy", "replay", trace, "--json")
-    assert done.returncode == 1
-    assert [one["policy"] for one in only_object(done)["differing"]] == ["mdp"]
-    assert "holds no trace of question" in refused(here("policy", "replay", trace, "--question", "x"))[0]
-    assert "cannot be read" in refused(here("policy", "replay", tmp_path / "none.jsonl"))[0]

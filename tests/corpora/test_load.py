@@ -12,7 +12,6 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import (
     convert_rows,
     load_dataset,
-    load_named,
     load_questions,
 )
 from mio_rag.errors import DataError
@@ -265,16 +264,3 @@ def test_rag_mini() -> None:
     bioasq = convert_rows("rag-mini-bioasq", *PUBLISHED["rag-mini-bioasq"])
     assert [p.id for p in bioasq.passages] == ["97", "99"]
     assert bioasq.questions[0].gold_ids == ("97", "99")
-
-
-def test_an_unreachable_hub_is_an_error_with_the_name(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    library = pytest.importorskip("datasets")
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(library.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", str(tmp_path))
-    with pytest.raises(DataError, match=r"hf:squad_v2.*could not be fetched"):
-        load_named("squad_v2", limit=3)

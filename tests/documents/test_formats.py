@@ -284,35 +284,6 @@ def test_what_files_say_of_themselves_can_be_filtered_by(tmp_path: Path) -> None
     assert word.title == "Lease of a flat"
 
 
-@pytest.mark.parametrize(
-    ("name", "title", "day"),
-    [
-        ("a", "Minutes of the partners' meeting, 23 September 2025", "2025-09-23"),
-        ("a", "Minutes of Tuesday 17 June 2025", "2025-06-17"),
-        ("minutes", "September 23rd, 2025", "2025-09-23"),
-        ("a", "Protokoll der Sitzung vom 3. Mai 2025", "2025-05-03"),
-        ("a", "Compte rendu du 1er juin 2025", "2025-06-01"),
-        ("a", "Acta de la reunión del 5 de mayo de 2025", "2025-05-05"),
-        ("a", "理事会議事録 2025年9月23日", "2025-09-23"),
-        ("a", "Minutes, 17-19 June 2025", ""),
-        ("a", "Minutes of 17 June to 19 June 2025", ""),
-        ("a", "Minutes, 17 June 2025 to 19 June 2025", ""),
-        ("a", "Minutes: reply by 1 May 2025", ""),
-        ("a", "Bericht bis zum 1. Mai 2025", ""),
-        ("a", "議事録 2025年9月23日まで", ""),
-        ("a", "Minutes, September 2025", "2025-09"),
-        ("a", "How to reach the fair, 23 September 2025", ""),
-        ("a", "Minutes", ""),
-    ],
-)
-def test_minutes_have_the_day_of_their_title(tmp_path: Path, name: str, title: str, day: str) -> None:
-    for text in (f"# {title}\n\nThe lease ends.\n\nOn 4 July 2025 we met.", f"{title}\n\nThe lease ends."):
-        (passage, *_) = read(tmp_path, f"{name}.{'md' if text[0] == '#' else 'txt'}", text)
-        assert passage.date == day
-    (passage,) = read(tmp_path, "b.md", f"---\ndate: 2025-01-02\n---\n# {title}\n\nThe lease ends.\n")
-    assert passage.date == "2025-01-02"
-
-
 def test_a_title_has_twelve_words_at_most_and_none_of_them_is_lost(tmp_path: Path) -> None:
     heading = " ".join(f"word{k}" for k in range(20))
     (passage,) = read(tmp_path, "a.md", f"# {heading}\n\nIt is so.")

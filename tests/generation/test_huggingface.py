@@ -1,6 +1,5 @@
 """transformers, on a tiny random model and a tokenizer trained here."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +51,6 @@ def save(folder: Path, template: str | None, positions: int = 512) -> Path:
 @pytest.fixture(scope="module", params=["chat", "plain"])
 def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp(request.param), TEMPLATE if request.param == "chat" else None)
-
-
-def test_its_content_is_that_of_its_files(
-    generator: HuggingFaceGenerator, folder: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(folder, tmp_path / "copy")
-    config = tmp_path / "copy" / "config.json"
-    config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'))
-    other = HuggingFaceGenerator(str(tmp_path / "copy"), batch_size=2, device="cpu")
-    assert other.content != generator.content
-    # Replies are not stored: in a batch they depend on what they are padded to, if only in the last digits.
-    assert other.identity is None
 
 
 @pytest.fixture(scope="module")

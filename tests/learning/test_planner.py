@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.errors import DataError, InputError
+from mio_rag.errors import InputError
 from mio_rag.learning.planner import (
     WORDING,
     CostWeights,
@@ -22,9 +22,7 @@ from mio_rag.learning.planner import (
 from mio_rag.learning.planner_regression import Experience, experience_of
 from mio_rag.learning.ppo import PPOSettings, train_ppo
 from mio_rag.session.workflow import NAMED
-from tests.learning.files import FEATURES, as_wide_as_features, outcomes, planner_file, regressed
-
-SMALL = {"updates": 20, "episodes": 128, "hidden": 16}
+from tests.learning.files import FEATURES, as_wide_as_features, outcomes, regressed
 
 
 def trained(experience: Experience, **settings: Any) -> Planner:
@@ -143,19 +141,6 @@ def test_ppo_comes_close_to_the_regression(mode: str) -> None:
     assert earned(found, test) >= 0.98 * rival
 
 
-def test_one_network_may_serve_several_prices() -> None:
-    train, test = outcomes(200, seed=6), outcomes(300, seed=7)
-    found = trained(train, alphas=(0.0, 0.1, 0.6), **SMALL)
-    costs = [test.cost[np.arange(300), found.choices(test.observed, alpha)].mean() for alpha in found.alphas]
-    assert costs[0] > costs[2]
-    assert found.checked_alpha(None) == 0.1
-    assert found.checked_alpha(0.3) == 0.3
-    with pytest.raises(InputError, match=r"trained for 0 to 0\.6"):
-        found.checked_alpha(0.7)
-    with pytest.raises(InputError, match=r"trained for prices from 0\.2 to 0\.6: give a price"):
-        dataclasses.replace(found, alphas=(0.2, 0.6)).checked_alpha(None)
-
-
 @pytest.mark.parametrize("mode", ["once", "again"])
 def test_a_network_may_begin_at_nothing_and_pay_for_what_is_no_workflow(mode: str) -> None:
     train, test = outcomes(200, mode, seed=8), outcomes(300, mode, seed=9)
@@ -223,14 +208,3 @@ def test_a_planner_comes_back_from_its_file(method: str, tmp_path: Path) -> None
     again = read_planner(path)
     assert (again.method, again.alphas, again.unit) == (given.method, given.alphas, given.unit)
     assert np.array_equal(again.choices(train.observed, 0.1), given.choices(train.observed, 0.1))
-
-
-def test_a_planner_for_workflows_that_have_changed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = planner_file(tmp_path / "planner.safetensors")
-    read_planner(path)
-    # decompose-serial answers its parts by plain: what that is now is not what was learned.
-    monkeypatch.setitem(NAMED, "plain", dataclasses.replace(NAMED["brief"], name="plain"))  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="trained for other workflows or signals \\(plain changed since\\)"):
-        read_planner(path)

@@ -117,20 +117,6 @@ def test_a_measure_that_would_mislead_is_refused(changes: dict[str, Any], said: 
     assert measures() == before
 
 
-@pytest.mark.parametrize(
-    ("measure", "value", "said"),
-    [
-        (GOLD_FIRST, float("nan"), "'gold_first' is nan for question 'q'"),
-        (GOLD_FIRST, float("inf"), "'gold_first' is inf for question 'q'"),
-        (WORDS, 2.5, "must be a whole number"),
-    ],
-)
-def test_a_value_that_no_file_can_hold_is_refused(measure: Measure, value: float, said: str) -> None:
-    broken = replace(measure, compute=lambda question, selection: value)
-    with pytest.raises(InputError, match=said):
-        broken.value(Question("q", "?", ("a",), gold_ids=("p0",)), None)
-
-
 def test_the_measures_of_the_package_pass_what_registering_asks() -> None:
     for measure in measures():
         register(replace(measure, name=f"{measure.name}_again"))

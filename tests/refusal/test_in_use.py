@@ -59,21 +59,6 @@ def test_rows_hold_what_was_said_and_count_what_was_given(
             )  # fmt: skip
 
 
-def test_what_does_not_go_together_is_refused(
-    mixed: Dataset, river_index: CorpusIndex, tmp_path: Path
-) -> None:
-    model = judging(river_index, "extractive", True)
-    for changes, said in (
-        ({"controllers": ("tier:easy",)}, "controllers exclude each other"),
-        ({"refusing": replace(model, reader="other")}, "fitted with the reader other"),
-        ({"refusing": MODEL}, "another embedder"),
-    ):
-        with pytest.raises(InputError, match=said):
-            run(mixed, river_index, ExtractiveGenerator(), tmp_path / "x", **{"refusing": model, **changes})
-    with pytest.raises(InputError, match="judges answers"):
-        run(mixed, river_index, None, tmp_path / "y", refusing=model)
-
-
 def test_evaluate_tells_the_measures_of_squad(
     mixed: Dataset, river_index: CorpusIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
-from mio_rag.retrieval.radius import measure_radius, read_radii
+from mio_rag.retrieval.radius import measure_radius
 
 
 class Turned(TfidfEmbedder):
@@ -68,35 +68,3 @@ def test_paraphrases(demo_index: CorpusIndex, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="line 1: expected") as caught:
         measure_radius(demo_index, "paraphrases", file=file)
     assert len(caught.value.problems) == 2
-
-
-def test_wrong_files_are_refused_in_our_words(tmp_path: Path) -> None:
-    file = tmp_path / "r.npz"
-    np.save(tmp_path / "one.npy", np.ones(3))
-    np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    np.savez(file, ids=np.array([{"a": 1}], dtype=object), errors=np.ones(1))
-    contents = {
-        "one.npy": (tmp_path / "one.npy").read_bytes(),
-        "objects.npy": (tmp_path / "objects.npy").read_bytes(),
-        "objects.npz": file.read_bytes(),
-        "text.npz": b"nothing of the kind",
-        "empty.npz": b"",
-    }
-    for name, arrays in {
-        "other.npz": {"weights": np.ones(2)},
-        "negative.npz": {"ids": np.array(["a"]), "errors": np.array([-1.0])},
-        "nan.npz": {"ids": np.array(["a"]), "errors": np.array([np.nan])},
-        "short.npz": {"ids": np.array(["a", "b"]), "errors": np.array([1.0])},
-        "twice.npz": {"ids": np.array(["a", "a"]), "errors": np.array([1.0, 2.0])},
-        "words.npz": {"ids": np.array(["a"]), "errors": np.array(["wide"])},
-    }.items():
-        np.savez(file, **arrays)
-        contents[name] = file.read_bytes()
-    for name, content in contents.items():
-        wrong = tmp_path / name
-        wrong.write_bytes(content)
-        with pytest.raises(DataError, match=r"cannot be read as radii: .*; write one with mio-rag") as caught:
-            read_radii(wrong)
-        assert "pickle" not in str(caught.value)
-    with pytest.raises(DataError, match="No such file"):
-        read_radii(tmp_path / "nowhere.npz")

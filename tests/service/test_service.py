@@ -160,38 +160,6 @@ def test_what_cannot_be_used_is_refused_in_words(
     assert words in "; ".join(answer.json()["error"]["problems"])
 
 
-@pytest.mark.parametrize("path", ["/select", "/ask"])
-def test_every_field_of_requests_and_answers_is_described(client: TestClient, path: str) -> None:
-    document = client.get("/openapi.json").json()
-    parts = document["components"]["schemas"]
-
-    def undescribed(value: Any, schema: dict[str, Any], where: str) -> list[str]:
-        options = [
-            parts[o["$ref"].rpartition("/")[2]] if "$ref" in o else o for o in schema.get("anyOf", [schema])
-        ]
-        known = next((o for o in options if "properties" in o), None)
-        if isinstance(value, dict):
-            assert known is not None, where
-            found = [f"{where}.{name}" for name in value if name not in known["properties"]]
-            inner = [(item, known["properties"][name], f"{where}.{name}") for name, item in value.items()]
-            return found + [name for item in inner for name in undescribed(*item)]
-        if isinstance(value, list):
-            items = next(o for o in options if o.get("type") == "array")["items"]
-            return [name for item in value for name in undescribed(item, items, f"{where}[]")]
-        return []
-
-    operation = document["paths"][path]["post"]
-    answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
-    for change in ({}, {"why": True}, {"more_tokens": 50} if path == "/select" else {}):
-        got = client.post(path, json={"question": QUESTION, **change})
-        assert got.status_code == 200
-        assert undescribed(got.json(), answer, path) == []
-    asked = operation["requestBody"]["content"]["application/json"]["schema"]
-    assert all("description" in field for field in asked["properties"].values())
-    page = client.get("/docs").text
-    assert all(f"<code>{name}</code>" in page for name in ("seconds", "parts[].section", "reasons[].value"))
-
-
 def test_the_key_is_asked_for_where_the_index_could_be_read(demo_index: CorpusIndex) -> None:
     with TestClient(create_app(demo_index, make_generator("extractive"), api_key=KEY)) as client:
         for path in ("/", "/page.js", "/page.css", "/health", "/docs", "/openapi.json"):

@@ -68,21 +68,6 @@ def test_the_published_process_is_solved_to_its_error_in_its_sweeps() -> None:
         RetrievalMDP(iterations=3)
 
 
-@pytest.mark.parametrize(("reply", "read"), [("1", 1), ("Numbers: 2, 1", 2), ("none of them", 5), ("77", 5)])
-def test_a_model_may_choose_what_is_read(reply: str, read: int, river_index: CorpusIndex) -> None:
-    def picking(prompt: Prompt) -> str:
-        return reply if prompt.system.startswith("You choose passages") else said(prompt)
-
-    reader = ScriptedGenerator(picking)
-    found = policy(river_index, reader, order={"workflow": "model-selects"}, repeat={"by": "never"})
-    assert found.selection is not None
-    assert len(found.selection.ids) == read
-    assert found.costs.total().lm_calls == 2
-    shown = next(prompt for prompt in reader.prompts if prompt.system.startswith("You choose passages"))
-    assert "[5] " in shown.user
-    assert "[6] " not in shown.user
-
-
 def test_the_reader_writes_the_workflow_and_what_is_none_becomes_plain(river_index: CorpusIndex) -> None:
     for plan, name, failed in (("answer", "answer", False), ("dance", "plain", True)):
 
