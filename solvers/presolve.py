@@ -152,7 +152,10 @@ class Problem:
         """The problem of some of the items, the others left out."""
         sharing, of_rows = self.sharing and self.sharing.keep(k), (self.W.take(k, axis=1), self.w)
         values = self.items[k], self.p[k], part_of(self.A, k), self.c[k]
-        return Problem(*values, *of_rows, self.harmless[k], self.room, self.base, self.scale, sharing)
+        made = Problem(*values, *of_rows, self.harmless[k], self.room, self.base, self.scale, sharing)
+        if sharing is None:
+            made.__dict__["relaxed"] = Relaxed(made.p, made.c, self.relaxed.cr[k], self.relaxed.extra)
+        return made
 
     def with_shares(self, share: FloatArray) -> Problem:
         """The problem with other shares, one for each entry of `Sharing.users`."""
