@@ -378,8 +378,12 @@ class DeviationBudget(UncertaintySet):
         exact = self.gamma == 0 or self.base.is_exact
         self.__dict__.update(deviations=int(self.gamma), is_exact=exact, has_points=self.base.has_points)
 
-    radii, unit_support, unit_point = map(_of_base, ("radii", "unit_support", "unit_point"))
+    unit_support, unit_point = map(_of_base, ("unit_support", "unit_point"))
     unit_bilinear, gauge = map(_of_base, ("unit_bilinear", "gauge"))
+
+    def radii(self, n: int) -> FloatArray:
+        """Those of the base; 0 where none may deviate."""
+        return self.base.radii(n) * min(1, self.gamma)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

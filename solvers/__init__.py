@@ -3,7 +3,7 @@
 from mio_rag.solvers.many import solve_many
 from mio_rag.solvers.mdp import MDPSolution, solve_mdp
 from mio_rag.solvers.paths import Conflict, find_conflict, solve_path
-from mio_rag.solvers.registry import SolverInfo, resolve, solve, solvers
+from mio_rag.solvers.registry import SolverInfo, resolve, solve, solvers, write_model
 from mio_rag.solvers.result import SolveOptions, SolveResult, Status
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "solve_mdp",
     "solve_path",
     "solvers",
+    "write_model",
 ]

@@ -1,5 +1,8 @@
 """Back ends: enumeration, HiGHS, OR-Tools CP-SAT and Pyomo, on the scale that general solvers work on.
 
+Building a model counts against the time limit; loading a package on its first use does not. Where a limit stops
+a solver before it has a selection, that of local search is returned.
+
 Their tolerances are absolute, those of a program relative to its numbers. So values are divided by a power of
 two, which rounds nothing, until the largest coefficient is about 1,000; so are rows of small fractions and of
 far larger numbers. Rows of whole numbers get whole bounds, since a solver may exceed a bound by its
@@ -10,8 +13,8 @@ CP-SAT takes integers only. Costs and rows must be exact decimals with at most s
 by a power of ten, so that feasibility is exact. The objective is multiplied by a power of two and rounded;
 the sum of all rounding errors is added to the bound.
 
-Pyomo builds the program as a readable model and opens every solver that it supports: ``pyomo:gurobi``,
-``pyomo:scip``, ``pyomo:cbc`` and so on.
+Pyomo builds the program as a readable model and opens HiGHS and the solvers of `_CLASSIC_OPTIONS`:
+``pyomo:gurobi``, ``pyomo:scip``, ``pyomo:cbc`` and so on.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ from mio_rag.solvers.result import (
 )
 
 _Claims = dict[str, Any]  # arguments of `conclude`
+_BY_LOCAL_SEARCH = "the selection is that of local search, since the solver had none yet"
 _INFEASIBLE: _Claims = {"x": None, "bound": None, "proven_infeasible": True}
 
 
@@ -69,6 +73,10 @@ def _back_end(solve: Callable[..., _Claims]) -> Callable[..., SolveResult]:
                 "broken": failed,
                 **{k: getattr(claim, k) for k in ("solver", "bound", "limit", "nodes", "version", "message")},
             }
+        if claims["x"] is None and claims.get("limit") == "time":
+            found = solve_heuristic(program, SolveOptions(time_limit_seconds=_SECONDS), "local_search").x
+            if found is not None:
+                claims |= {"x": found, "message": _BY_LOCAL_SEARCH}
         return conclude(program, options, wall_seconds=time.perf_counter() - start, **claims)
 
     return solved
@@ -282,7 +290,7 @@ def solve_exhaustive(program: SelectionProgram, options: SolveOptions) -> SolveR
     )
 
 
-def _model(arrays: MilpArrays) -> Any:
+def model_of(arrays: MilpArrays) -> Any:
     """The arrays for HiGHS."""
     import highspy
 
@@ -345,7 +353,7 @@ def solve_highs(
         highs.setOptionValue(key, value)
     # HiGHS keeps the workers of a thread's first run and refuses any other number of them later on.
     highspy.Highs.resetGlobalScheduler(True)
-    passed = highs.passModel(_model(arrays))
+    passed = highs.passModel(model_of(arrays))
     ran = highs.run() if passed != highspy.HighsStatus.kError else passed
     status, info, kinds = highs.getModelStatus(), highs.getInfo(), highspy.HighsModelStatus
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
@@ -463,6 +471,8 @@ def solve_cpsat(program: SelectionProgram, options: SolveOptions) -> _Claims:
     return {"x": decision, "bound": bound, "proven_infeasible": infeasible, **about}
 
 
+#: Both name Pyomo's newer interface to HiGHS: its older one silently drops the time limit.
+HIGHS_NAMES = ("highs", "appsi_highs")
 # Names of the time, gap, thread and seed options of solvers behind Pyomo's classic interface.
 _CLASSIC_OPTIONS: dict[str, tuple[str, str, str | None, str | None]] = {
     "scip": ("limits/time", "limits/gap", None, "randomization/randomseedshift"),
@@ -537,8 +547,11 @@ def solve_pyomo(program: SelectionProgram, options: SolveOptions, backend: str =
         if "infeasible" not in str(error).lower():
             raise
         return _INFEASIBLE | about
-    options = options.after(time.perf_counter() - start)
-    if backend == "highs":
+    built = time.perf_counter() - start
+    if options.time_limit_seconds is not None and _PASSING * built > options.time_limit_seconds:
+        return about | {"x": None, "bound": None, "limit": "time"}
+    options = options.after(built)
+    if backend in HIGHS_NAMES:
         x, bound, infeasible, limit, message = _claims_of_highs(model, options, given)
     else:
         x, bound, infeasible, limit, message = _claims_of_classic(pyo, model, options, backend)
@@ -548,6 +561,7 @@ def solve_pyomo(program: SelectionProgram, options: SolveOptions, backend: str =
     return given.claims(options, x, bound, **claimed, **about)
 
 
+_PASSING = 5.0  # times as long as building a model takes what Pyomo then does to pass it on
 # x, bound, whether that nothing is feasible is proven, limit, message
 _Found = tuple[Any, float | None, bool, str | None, str]
 
@@ -557,7 +571,6 @@ def _values(model: Any, pyo: Any) -> Any:
 
 
 def _claims_of_highs(model: Any, options: SolveOptions, given: Scaled) -> _Found:
-    # The classic appsi_highs interface silently drops the time limit; this one keeps it.
     import highspy
     import pyomo.environ as pyo
     from pyomo.contrib.solver.common import factory, results
@@ -569,9 +582,11 @@ def _claims_of_highs(model: Any, options: SolveOptions, given: Scaled) -> _Found
     if problem is not None:
         raise InputError(f"solver 'pyomo' cannot use HiGHS: {problem}")
     highspy.Highs.resetGlobalScheduler(True)  # as above
+    start = time.perf_counter()
+    solver.set_instance(model)
     outcome = solver.solve(
         model,
-        time_limit=options.time_limit_seconds,
+        time_limit=options.after(time.perf_counter() - start).time_limit_seconds,
         rel_gap=options.relative_gap,
         threads=options.threads,
         solver_options=_highs_options(options, given),
@@ -598,7 +613,7 @@ def _claims_of_classic(pyo: Any, model: Any, options: SolveOptions, backend: str
     if backend.split("_")[0] not in _CLASSIC_OPTIONS:
         raise InputError(
             f"how to pass limits to Pyomo's solver '{backend}' is not known here: choose one of "
-            f"{', '.join(sorted(_CLASSIC_OPTIONS))}, or use solver='highs'"
+            f"{', '.join(sorted({*_CLASSIC_OPTIONS, *HIGHS_NAMES}))}, or use solver='highs'"
         )
     solver = pyo.SolverFactory(backend)
     if solver is None or not solver.available(exception_flag=False):

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from mio_rag.errors import InputError, choose
+from mio_rag.formulations.linearize import Linearization, linearize
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.capabilities import check_installed, is_usable
 from mio_rag.solvers.heuristics import HEURISTICS
@@ -45,7 +47,12 @@ _SOLVERS = tuple(
         ("highs", True, "HiGHS on Fortet/McCormick products", "highspy"),
         ("highs-glover", True, "HiGHS on Glover's form: smaller, better for dense penalties", "highspy"),
         ("cpsat", True, "OR-Tools CP-SAT", "ortools"),
-        ("pyomo", True, "HiGHS through Pyomo; pyomo:NAME for any solver Pyomo knows", "pyomo highspy"),
+        (
+            "pyomo",
+            True,
+            "HiGHS through Pyomo; pyomo:NAME for cbc, cplex, glpk, gurobi, scip, xpress",
+            "pyomo highspy",
+        ),
         ("topk", False, "best value first, fill the budget", ""),
         ("density", False, "best value per token first", ""),
         ("greedy", False, "best marginal gain first", ""),
@@ -78,7 +85,11 @@ def check_name(solver: str) -> None:
     if info is None:
         raise InputError(f"solver '{solver}' is unknown: {choose(solver, ['auto', *_BY_NAME, 'pyomo:NAME'])}")
     for module in info.modules:
-        if module != "highspy" or backend in ("", "highs"):  # behind Pyomo, only its HiGHS needs it
+        if module != "highspy" or backend in (
+            "",
+            "highs",
+            "appsi_highs",
+        ):  # behind Pyomo, only its HiGHS needs it
             check_installed(module, f"solver '{solver}'")
 
 
@@ -87,7 +98,7 @@ def solve(
 ) -> SolveResult:
     """Solve a selection program.
 
-    solver: "auto", one of `solvers()`, or "pyomo:NAME" for any solver that Pyomo finds installed.
+    solver: "auto", one of `solvers()`, or "pyomo:NAME" for NAME of highs, cbc, cplex, glpk, gurobi, scip, xpress.
     options: limits and tolerances; by default ten seconds, exact, one thread.
 
     Infeasibility and limits are statuses of the result. Raises `InputError` if the solver is unknown, cannot
@@ -130,3 +141,27 @@ def _load(name: str) -> Callable[[SelectionProgram, SolveOptions], SolveResult]:
         "pyomo": lambda p, o: backends.solve_pyomo(p, o, backend or "highs"),
     }
     return made[kind]
+
+
+def write_model(program: SelectionProgram, path: str | Path, form: Linearization = "mccormick") -> None:
+    """Write the linearized program to a file for other solvers, in the format of its ending: .lp or .mps.
+
+    The first n columns are the items, x0 to x(n - 1), the others helpers. Raises `InputError` if the file
+    cannot be written.
+    """
+    import highspy
+
+    from mio_rag.solvers.backends import model_of
+
+    if Path(path).suffix not in (".lp", ".mps"):
+        raise InputError(f"'{path}' ends neither in .lp nor in .mps, the formats that can be written")
+    try:
+        Path(path).touch()  # HiGHS crashes where it cannot write
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error}") from error
+    highs, model = highspy.Highs(), model_of(arrays := linearize(program, form))
+    highs.setOptionValue("output_flag", False)
+    model.col_names_ = [f"x{i}" if i < arrays.n else f"y{i - arrays.n}" for i in range(arrays.objective.size)]
+    model.row_names_ = [f"row{i}" for i in range(arrays.row_lower.size)]
+    highs.passModel(model)
+    highs.writeModel(str(path))

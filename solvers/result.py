@@ -187,13 +187,15 @@ class SolveResult:
         if self.status is Status.FEASIBLE and self.bound is not None and self.gap is not None:
             why = f", stopped by the {self.limit} limit" if self.limit else ""
             why = f"{why}, {self.message}" if self.message else why
-            # What is not proven never reads as a gap of zero.
+            # What is not proven never reads as a gap of zero; next to an objective of 0 shares say nothing.
             gap = "< 0.01%" if 0 < self.gap < 1e-4 else f"{self.gap:.2%}"
+            about = f"gap {gap}{why}" if self.gap < 1e6 else why.removeprefix(", ")
             return (
                 f"feasible, not proven optimal: objective {self.objective:.6g}, no selection can exceed "
-                f"{self.bound:.6g} (gap {gap}{why}; {took})"
+                f"{self.bound:.6g} ({'; '.join(filter(None, (about, took)))})"
             )
-        return f"{self.status.value.replace('_', ' ')}: {self.message or 'no selection'} ({took})"
+        bound = "" if self.bound is None else f"; none can exceed {self.bound:.6g}"
+        return f"{self.status.value.replace('_', ' ')}: {self.message or 'no selection'}{bound} ({took})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, without x."""

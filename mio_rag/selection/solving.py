@@ -114,6 +114,8 @@ def _worst_case(choice: Choice) -> WorstCase | None:
     """What is known of the worst case: what the cuts proved, or both ends for a termwise selection."""
     formulation, result = choice.formulation, choice.found.result
     settings, uncertainty = formulation.settings, formulation.uncertainty
+    if uncertainty is None and settings.uncertainty is not None and result.objective is not None:
+        return WorstCase(settings.counterpart, result.objective, result.objective)  # a set of one point
     if settings.counterpart == "joint" or uncertainty is None or result.x is None or result.objective is None:
         return choice.found.worst_case
     if settings.redundancy_by_relevance or not uncertainty.has_points:

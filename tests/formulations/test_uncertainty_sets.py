@@ -119,6 +119,7 @@ def test_radii_scale_everything(name: str) -> None:
     assert given.contains(given.points(a))
     assert not given.contains(np.full((3, D), 1e-6))  # the first must not move at all
     assert not given.is_exact
+    assert not DeviationBudget(NormBall(radii), 0).support(a, 3).any()  # none may deviate
     with pytest.raises(InputError, match="radius has 3 values"):
         given.radii(4)
 

@@ -189,6 +189,12 @@ def test_radii_by_id_are_those_of_the_pool() -> None:
         assert one.worst_case == other.worst_case
         assert one.ids == other.ids
     nominal = Selector.raw().select(replace(given, radius=0.0), 128)
+    for counterpart in ("termwise", "joint"):
+        none = Selector.raw(uncertainty=DeviationBudget(NormBall(0.2), 0), counterpart=counterpart)
+        still = none.select(given, 128)
+        assert still.ids == nominal.ids
+        assert still.worst_case is not None
+        assert still.worst_case.lower == still.worst_case.upper == pytest.approx(nominal.result.objective)
     assert Selector.raw(passage_radii=by_id).select(replace(given, radius=0.0), 128).ids == nominal.ids
     with pytest.raises(InputError, match="passage_radii lacks 12 of 12 candidates"):
         Selector.raw(passage_radii={"x": 0.1}).select(given, 128)

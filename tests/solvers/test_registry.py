@@ -10,6 +10,7 @@ import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
+import highspy
 import numpy as np
 import pytest
 from packaging.requirements import Requirement
@@ -17,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 from mio_rag.errors import InputError, MissingExtraError
 from mio_rag.formulations import SelectionProgram
-from mio_rag.solvers import SolveOptions, capabilities, resolve, solve, solvers
+from mio_rag.solvers import SolveOptions, capabilities, resolve, solve, solvers, write_model
 from mio_rag.solvers.registry import check_name
 from mio_rag.testing.programs import hard_program
 
@@ -138,3 +139,26 @@ def test_an_interrupt_is_not_swallowed() -> None:
     with pytest.raises(KeyboardInterrupt):
         solve(program, "cpsat", SolveOptions(time_limit_seconds=2))
     timer.join()
+
+
+@pytest.mark.parametrize("name", ["highs", "highs-glover", "cpsat", "pyomo", "pyomo:appsi_highs"])
+def test_a_limit_leaves_a_selection_and_a_bound(name: str) -> None:
+    result = solve(hard_program(np.random.default_rng(0)), name, SolveOptions(time_limit_seconds=0.01))
+    assert result.limit == "time"
+    assert result.x is not None
+    assert result.bound > result.objective > 0
+
+
+@pytest.mark.parametrize("form", ["mccormick", "glover"])
+@pytest.mark.parametrize("ending", ["lp", "mps"])
+def test_models_are_written_for_other_solvers(form, ending: str, tmp_path: Path) -> None:
+    given, path = hard_program(np.random.default_rng(0), 10), tmp_path / f"model.{ending}"
+    write_model(given, path, form)
+    highs = highspy.Highs()
+    highs.setOptionValue("output_flag", False)
+    highs.readModel(str(path))
+    highs.run()
+    assert highs.getInfo().objective_function_value == pytest.approx(solve(given).objective)
+    for wrong in (tmp_path / "model.txt", tmp_path / "none" / "model.lp"):
+        with pytest.raises(InputError, match="be written"):
+            write_model(given, wrong)

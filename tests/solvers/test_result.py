@@ -77,6 +77,8 @@ def test_no_selection() -> None:
         None,
     )
     assert nothing.selected == ()
+    assert nothing.certificate().endswith("none can exceed 9 (mine, 0.0 ms)")
+    assert "%" not in result([0, 0], 9.0).certificate()  # a share of an objective of 0 says nothing
     broken = result(None, None, broken=True, message="it crashed")
     assert broken.status is Status.ERROR
     assert broken.certificate() == "error: it crashed (mine, 0.0 ms)"
