@@ -1,7 +1,7 @@
 """Back ends: enumeration, HiGHS, OR-Tools CP-SAT and Pyomo, on the scale that general solvers work on.
 
-Building a model counts against the time limit; loading a package on its first use does not. Where a limit stops
-a solver before it has a selection, that of local search is returned.
+Building a model counts against the time limit; loading a package on its first use does not. Where a limit
+stops a solver before it has a selection, that of local search is returned.
 
 Their tolerances are absolute, those of a program relative to its numbers. So values are divided by a power of
 two, which rounds nothing, until the largest coefficient is about 1,000; so are rows of small fractions and of

@@ -98,7 +98,7 @@ def solve(
 ) -> SolveResult:
     """Solve a selection program.
 
-    solver: "auto", one of `solvers()`, or "pyomo:NAME" for NAME of highs, cbc, cplex, glpk, gurobi, scip, xpress.
+    solver: "auto", one of `solvers()`, or "pyomo:NAME": highs, cbc, cplex, glpk, gurobi, scip or xpress.
     options: limits and tolerances; by default ten seconds, exact, one thread.
 
     Infeasibility and limits are statuses of the result. Raises `InputError` if the solver is unknown, cannot
