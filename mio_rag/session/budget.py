@@ -227,7 +227,8 @@ class Limits(Settings):
     tokens: Annotated[int, Field(ge=1)] = 20_000
     """Most tokens into and out of all models, the answer included, which is reserved from the start."""
     seconds: Annotated[float, Field(gt=0)] = 120.0
-    """No action begins later. A call in progress is not cut short, and the answer is still given."""
+    """Then no model is asked but for the answer, and nothing is searched again. A call in progress is not cut
+    short."""
 
     def lowered(self, other: Limits) -> Limits:
         """The lower of both; a default of `other` lowers nothing."""

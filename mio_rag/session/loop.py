@@ -263,7 +263,10 @@ class Session:
             values = state.values([i for i in action.inputs if state.has_ended(i)])
             if missing := missing_inputs(tool, values):
                 raise Nothing(f"what it needs was dropped: {', '.join(missing)}")
-            if not action.final:
+            lost = [r for r in map(state.results.get, action.inputs) if r is not None and r.error is not None]
+            if action.final and lost and not values and not self.falls_back:
+                raise lost[0].error or AssertionError  # nothing was read, so no model is asked
+            if not action.final and action.do not in ("retrieve", "select"):  # they keep limits themselves
                 budget.check()
                 if _takes_a_step(action):
                     budget.step()
@@ -293,7 +296,7 @@ def _takes_a_step(action: Action) -> bool:
     """Whether an action counts as one that asks a model; a search counts when its strategies do."""
     if action.do == "search_again":
         return bool(action.settings["query"] == "model" and action.settings.get("asks", True))
-    return action.do != "retrieve" and asks(action.do, action.settings)
+    return asks(action.do, action.settings)
 
 
 def _abandon(state: State, result: Result, why: str) -> None:

@@ -327,6 +327,7 @@ def _searched(job: Job, retriever: Retriever, query: str) -> Candidates:
     asked = job.question if is_question else Question(job.question.id, query)
     if branch.closed is None and any(one.needs_model for one in strategies_of(settings)):
         try:
+            branch.budget.check()
             branch.budget.step()
         except LimitReached as limit:  # the strategies that ask no model still search
             branch.closed = str(limit)
@@ -421,7 +422,13 @@ def _picked(job: Job, pool: Candidates, tokens: int) -> Candidates:
     texts = [f"[{k}] {one.title}\n{one.text}".strip() for k, one in enumerate(shown.passages, 1)]
     listed = "\n\n".join(map(clean, texts))
     prompt = _short_prompt("pick", job.question, job.question.text, job.known_facts, listed=listed)
-    said = job.branch.generate("pick", prompt, _PICK_TOKENS).text
+    try:
+        job.branch.budget.check()
+        job.branch.budget.step()
+        said = job.branch.generate("pick", prompt, _PICK_TOKENS).text
+    except LimitReached as limit:
+        said = ""
+        job.note(f"limit of {limit}")
     named = {int(number) for number in re.findall(r"\d{1,3}", said)} & set(range(1, len(texts) + 1))
     job.note(
         f"the model chose {len(named)} of {len(texts)}" if named else "the model chose none: all are read"
