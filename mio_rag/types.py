@@ -254,7 +254,7 @@ class Question:
 @dataclass(frozen=True)
 class Answer:
     """What the generator said, and what it cost: tokens as it counts them, and seconds of the generation
-    alone.
+    alone. `estimated`: the tokens are our own count, since an endpoint reported none that can be true.
 
     `logprobs` has the natural-log probability of each completion token, where the generator has them, and
     `selection` what was read, where that is known.
@@ -267,6 +267,7 @@ class Answer:
     generator: str
     logprobs: tuple[float, ...] | None = None
     selection: Any = field(default=None, compare=False, repr=False)
+    estimated: bool = False
 
     @property
     def refused(self) -> bool:

@@ -195,7 +195,7 @@ def ask(
     index = call.open().index
     o.check_fits(chosen.selector, index)
     outcome: Outcome | None = None
-    with call.reader(spec) as reader:
+    with call.reader(spec, chosen.policy.limits.timeout) as reader:
         if refusing is not None:
             refusing.check_fits(index.embedder.fingerprint, reader.name)
         rate, cache, scope = chosen.rate(reader.name), None, ""
@@ -264,6 +264,7 @@ def _answered(
     selection = noted(selection, retriever.index, ())
     into, out = answer.prompt_tokens, answer.completion_tokens
     usage = {"prompt_tokens": into, "completion_tokens": out, "seconds": answer.latency_seconds}
+    usage |= {"estimated": True} if answer.estimated else {}
     told = {
         **selection.to_dict(question=call.question, why=call.why, proof=call.proof),
         "answer": answer.text,
@@ -380,7 +381,8 @@ def _print_answer(
         into, out = usage["prompt_tokens"], usage["completion_tokens"]
         output.say(
             *_noted(selection),
-            f"{told['model']}: {into} prompt and {out} answer tokens, {usage['seconds']:.2f} s",
+            f"{told['model']}: {into} prompt and {out} answer tokens"
+            f"{', estimated' * ('estimated' in usage)}, {usage['seconds']:.2f} s",
         )
     output.say(*_cost_in_words(usage, rate))
 

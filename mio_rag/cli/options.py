@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,7 @@ def arg(text: str, metavar: str | None = None, **more: Any) -> Any:
     return typer.Argument(metavar=metavar, help=text, **{"show_default": False, **more})
 
 
+_USUAL_SECONDS = 60.0  # for a reply of an endpoint
 _NEEDED = inspect.Parameter.empty
 
 
@@ -209,14 +211,18 @@ class Call:
         return questions_of(found, questions or self.questions), found.index
 
     @contextmanager
-    def reader(self, spec: str | None) -> Iterator[Any]:
-        """Load the model that answers, and close it in the end; None without one."""
+    def reader(self, spec: str | None, seconds: float = math.inf) -> Iterator[Any]:
+        """Load the model that answers, and close it in the end; None without one.
+
+        seconds: longest time of a request, where that is less than usual and the model's name has no other.
+        """
         if spec is None:
             yield None
             return
         from mio_rag.generation import make_generator
 
-        made = make_generator(spec)
+        own = seconds >= _USUAL_SECONDS or not spec.startswith("openai:") or "timeout_seconds=" in spec
+        made = make_generator(spec, **({} if own else {"timeout_seconds": seconds}))
         try:
             yield made
         finally:

@@ -55,6 +55,7 @@ _MOST_CONCURRENCY, _MOST_RETRIES = 1000, 100
 _REMEMBERED = 256  # prompts whose tokens are known: those in progress
 _HIDDEN_TOKENS = 65_536  # that a server may put around a prompt or think, where no window is known
 _LONGEST_TOKEN = 32  # characters, on average over a text
+_USAGE = ("prompt_tokens", "completion_tokens")
 _THOUGHTS = ("reasoning_content", "reasoning")
 
 
@@ -70,7 +71,7 @@ class OpenAIGenerator(BaseGenerator):
         `mio_rag.generation.counters`.
     window: context window in tokens that prompt and completion share; None: unknown, nothing is refused here.
     concurrency: requests at a time in `generate_many`, from 1 to 1000.
-    timeout_seconds: for one whole reply, > 0.
+    timeout_seconds: for one whole reply, > 0. After two that took longer, none is asked for.
     retries: repetitions of a failed request, from 0 to 100.
     logprobs: ask for log-probabilities; some endpoints refuse such a request.
     seed: sent with every request.
@@ -226,7 +227,7 @@ class OpenAIGenerator(BaseGenerator):
 
     def _generate(self, prompt: Prompt, max_tokens: int) -> Answer:
         """Ask until a usable reply comes. All that may have been charged is part of the answer, or error."""
-        start, into, out = time.perf_counter(), 0, 0
+        start, into, out, late = time.perf_counter(), 0, 0, list[bool]()
 
         def lost(error: GenerationError) -> bool:
             nonlocal into, out
@@ -235,7 +236,9 @@ class OpenAIGenerator(BaseGenerator):
                 into, out = into + attempt.prompt_tokens, out + attempt.completion_tokens
             if into or out:
                 error.spent = Answer("", into, out, time.perf_counter() - start, self.name)
-            return attempt is None or may_repeat(attempt)
+            cause = error.__cause__
+            late.append(isinstance(cause, HttpFailure) and self._client.is_timeout(cause))
+            return sum(late) < 2 and (attempt is None or may_repeat(attempt))
 
         answer = repeated(lambda: self._once(prompt, max_tokens), self._retries, lost)
         return replace(
@@ -280,8 +283,13 @@ class OpenAIGenerator(BaseGenerator):
         if whole is None:
             raise self._foreign(f"with a content that is no text but a {type(said).__name__}")
         whole = whole.strip()
-        into, out = self._believed(reply.get("usage"), prompt, [whole, *others, *thoughts], max_tokens)
-        answer = Answer(whole, into, out, seconds, self.name, _logprobs(choice))
+        told = reply.get("usage")
+        into, out = self._believed(told, prompt, [whole, *others, *thoughts], max_tokens)
+        believed = isinstance(told, dict) and (into, out) == tuple(map(told.get, _USAGE))
+        answer = Answer(whole, into, out, seconds, self.name, _logprobs(choice), estimated=not believed)
+        if not whole and (choice.get("finish_reason") == "content_filter" or message.get("refusal")):
+            said = message.get("refusal") or "its content filter removed the answer"
+            raise GenerationError(f"{self._url} refuses to answer: {said}", spent=answer, repeat=False)
         return spoken(answer, bool(thought) or choice.get("finish_reason") == "length")
 
     def _believed(self, usage: Any, prompt: Prompt, texts: Sequence[str], max_tokens: int) -> tuple[int, int]:
@@ -290,7 +298,7 @@ class OpenAIGenerator(BaseGenerator):
         texts: all that it replied, thoughts included.
         """
         told = usage if isinstance(usage, dict) else {}
-        into, out = told.get("prompt_tokens"), told.get("completion_tokens")
+        into, out = map(told.get, _USAGE)
         written, asked = "".join(texts), sum(len(text) for text in prompt.texts)
         window, least = self.context_window, 1 if written else 0
         with self._lock:

@@ -508,7 +508,8 @@ class Limits(Settings):
     max_steps: Annotated[int, Field(ge=0)] = 10
     """Actions that ask a model before the answer."""
     timeout: Annotated[float, Field(gt=0)] = 120.0
-    """Start no action after these seconds."""
+    """Ask no model but for the answer, and search no more, after these seconds; of `ask`, an endpoint has no
+    longer for one reply."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

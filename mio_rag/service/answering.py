@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -230,8 +230,10 @@ class Answering:
 
     # -- sessions
 
-    def _session(self, serving: Serving, asked: Asked, reader: Generator, rate: Rate | None) -> Session:
-        """The session of a policy for one request: its settings, its filter, and the time that it has."""
+    def _session(
+        self, serving: Serving, asked: Asked, reader: Generator, rate: Rate | None
+    ) -> tuple[Session, list[str]]:
+        """The session of a policy for one request, and what lowered its budget."""
         own = serving.session
         retriever = copy(own.kit.retriever)
         assert retriever is not None
@@ -253,17 +255,23 @@ class Answering:
         if serving.is_default:  # only the request and the limits of the service bound it
             limits = own.limits.replace(tokens=_MOST)
             budget, longest = asked.budget_tokens or budget, asked.max_tokens or longest
-        return replace(
+        share = asked.caller.share()
+        lowered = [f"the policy '{serving.policy.name}' allows no more"] * (
+            budget < (asked.budget_tokens or 0)
+        )
+        lowered += [_SHRUNK] * (share < 1)
+        session = replace(
             own,
             kit=replace(own.kit, retriever=retriever, selector=program, deadline=asked.ends_at()),
             price=price,
             priced=lambda selector, price: program.replace(token_price=max(price, program.token_price)),
             limits=limits,
-            budget=max(1, int(budget * asked.caller.share())),
+            budget=max(1, int(budget * share)),
             max_tokens=longest,
             learner=learner,
-            falls_back=own.falls_back and not serving.is_default and asked.tell is None,
+            falls_back=own.falls_back and own.always_asks and asked.tell is None,
         )
+        return session, lowered
 
     def _known(self, key: tuple[Any, ...], session: Session) -> list[Result]:
         """What was found for a question, for the documents as they are."""
@@ -291,7 +299,7 @@ class Answering:
         governed, name = self._chosen(asked.model)
         reader, rate = self.readers[name], self.rates.get(name)
         with governed.using() as serving:
-            session = self._session(serving, asked, reader, rate)
+            session, lowered = self._session(serving, asked, reader, rate)
             chooser = serving.chooser
             search: list[Decider] = [] if chooser is None else [Search(chooser)]
             key = (asked.question.text, session.kit.retriever.pool, serving.identity, name)  # type: ignore[union-attr]
@@ -302,7 +310,8 @@ class Answering:
             budget = session.budget or 1
             into = budget + (0 if chooser is None or known else session.limits.tokens)
             held = asked.caller.reserve((into, 0), asked.caller.needed(budget), rate)
-            session, budget = _within(session, held.allowed), min(budget, held.allowed)
+            session, lowered = _within(session, held.allowed), lowered + [_SHRUNK] * (held.allowed < budget)
+            budget = min(budget, held.allowed)
             outcome = session.select(asked.question, reader, budget, known)
             made, total = outcome.selection, outcome.costs.total()
             read = 0 if made is None else made.tokens_used
@@ -311,7 +320,7 @@ class Answering:
                 _raise(outcome)
             assert made is not None
             self._keep(key, session, outcome)
-            data = _shown(asked, made, session) | search_report(outcome)
+            data = _shown(asked, made, session, lowered) | search_report(outcome)
             if rate is not None:
                 data["dollars"] = rate.cost(made.tokens_used)
             if asked.more_tokens is not None:
@@ -360,16 +369,19 @@ class Answering:
         if asked.wrapped is not None:
             reader = asked.wrapped(reader)
         with governed.using() as serving:
-            session = self._session(serving, asked, reader, rate)
+            session, lowered = self._session(serving, asked, reader, rate)
             if asked.tell is not None and not session.always_asks and self._refusing is None:
                 reader = Streamed(reader, asked.tell)
             most = session.budget or 1
             allowed = context_budget(reader, question, most, max_tokens=session.max_tokens, error=InputError)
+            lowered += [f"the window of {reader.name} leaves no more"] * (allowed < most)
             session = replace(session, budget=allowed)
             key = (question.text, session.kit.retriever.pool, serving.identity, name)  # type: ignore[union-attr]
             known = self._known(key, session) if serving.is_default else []
-            least = (session.least_tokens(question, reader) or 1) + asked.caller.needed(allowed)
-            held = asked.caller.reserve(session.most_tokens(question, reader), least, rate)
+            around = (session.least_tokens(question, reader) or 1) - 1
+            least, total = around + 1 + asked.caller.needed(allowed), session.limits.tokens
+            held = asked.caller.reserve(session.most_tokens(question, reader), least, rate, total)
+            lowered += [_SHRUNK] * (held.allowed < around + allowed)
             outcome = _within(session, held.allowed).attempt(question, reader, allowed, known=known)
             total = outcome.costs.total()
             held.settle(total.prompt_tokens + total.completion_tokens, _cost(rate, total))
@@ -388,9 +400,14 @@ class Answering:
         }
         if rate is not None:
             usage["dollars"] = _cost(rate, total)
-        data = dict(_NOTHING_READ, question=question.text)
+        if answer.estimated:
+            usage["estimated"] = True
         if selection is not None:
-            data = _shown(asked, selection, session)
+            data = _shown(asked, selection, session, lowered)
+        else:
+            why = next(filter(None, (one.dropped for one in outcome.results.values())), _SEARCHES_NOT)
+            note = {"code": "nothing_read", "text": f"Nothing was read: {why}."}
+            data = dict(_NOTHING_READ, question=question.text, notes=[note])
         data["answer"] = answer.text
         data["citations"] = [] if selection is None else selection.cited(answer.text)
         if self._refusing is not None and selection is not None:
@@ -427,9 +444,13 @@ def _cost(rate: Rate | None, total: Any) -> float:
     return 0.0 if rate is None else rate.cost(total.prompt_tokens, total.completion_tokens)
 
 
-def _shown(asked: Asked, made: Selection, session: Session) -> dict[str, Any]:
+def _shown(asked: Asked, made: Selection, session: Session, lowered: Sequence[str]) -> dict[str, Any]:
     index = _index(session)
-    return noted(made, index).to_dict(question=asked.question.text, why=asked.why, proof=asked.proof)
+    data = noted(made, index).to_dict(question=asked.question.text, why=asked.why, proof=asked.proof)
+    if lowered:
+        text = f"At most {data['budget']} tokens were read: {'; '.join(dict.fromkeys(lowered))}."
+        data["notes"].append({"code": "budget_lowered", "text": text})
+    return data
 
 
 #: Where a workflow answered from memory: no program was solved.
@@ -437,8 +458,10 @@ _NOTHING_READ = {
     "version": 1, "question": "", "context": "", "tokens": 0, "budget": None, "counter": "given", "parts": [],
     "read": [], "answerable": None, "units": "passages", "method": None, "status": "none", "gap": None,
     "seconds": 0.0, "left_out": 0,
-    "notes": [{"code": "nothing_read", "text": "Nothing was read: the workflow searches for nothing."}],
+    "notes": [],
 }  # fmt: skip
+_SEARCHES_NOT = "the workflow searches for nothing"
+_SHRUNK = "the budget of the key is running out"
 
 
 def with_more(

@@ -49,7 +49,7 @@ from mio_rag.service.edge import (
     key_of,
     refusal,
 )
-from mio_rag.service.keys import FREE, BudgetSpentError, Caller, Keys
+from mio_rag.service.keys import FREE, BudgetHeldError, BudgetSpentError, Caller, Keys
 from mio_rag.service.metrics import Metrics
 from mio_rag.service.settings import ConnectionLimits, ServiceLimits, Split
 from mio_rag.session.cache import AnswerCache
@@ -164,9 +164,10 @@ _FILES = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
 }
+_CHAT = "/v1/chat/completions"
 _OPEN = {*_FILES, "/health", "/docs", "/openapi.json"}  # need no key: they show nothing of the index
 _KNOWN = {
-    *_OPEN, "/select", "/ask", "/feedback", "/v1/chat/completions", "/v1/models", "/examples", "/metrics"
+    *_OPEN, "/select", "/ask", "/feedback", _CHAT, "/v1/models", "/examples", "/metrics"
 }  # fmt: skip
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -184,7 +185,8 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         408: "The body took too long to arrive.",
         413: "The body is too large.",
         422: "The body does not fit the schema, or its values are out of range.",
-        429: "A budget of the key is spent; Retry-After states when the window that blocks ends.",
+        429: "A budget of the key is spent, or requests in progress hold what is left of it; Retry-After "
+        "states when the window that blocks ends, or a second.",
         500: "The service failed unexpectedly; its log has the details.",
         502: "The solver or the generator failed.",
         503: "Too many requests are waiting; Retry-After states when to try again.",
@@ -275,7 +277,10 @@ def create_app(
     _explain_errors(app)
     app.add_middleware(HeadAsGet)
     app.add_middleware(
-        BodyLimit, max_bytes=bounds.max_body_bytes, seconds=clients.body_seconds, metrics=metrics
+        BodyLimit,
+        max_bytes=lambda path: bounds.max_chat_bytes if path == _CHAT else bounds.max_body_bytes,
+        seconds=clients.body_seconds,
+        metrics=metrics,
     )
     _add_questions(app, answering, metrics, bounds)
     _add_chat(app, answering, bounds)
@@ -340,7 +345,7 @@ def _refused(error: Exception) -> Response:
         return refusal(400, type(error).__name__, *(clean(problem) for problem in error.problems))
     if isinstance(error, SpentError):
         wait = None if error.retry_after is None else max(1, math.ceil(error.retry_after))
-        more: dict[str, Any] = {"code": "budget_spent"}
+        more: dict[str, Any] = {"code": f"budget_{'held' if isinstance(error, BudgetHeldError) else 'spent'}"}
         if isinstance(error, BudgetSpentError):
             more |= {"window": error.window, "resets_at": error.resets_at}
         return refusal(429, "SpentError", str(error), retry_after=wait, **more)
@@ -503,7 +508,7 @@ def _add_chat(app: FastAPI, answering: Answering, bounds: ServiceLimits) -> None
     """Add what OpenAI's clients call."""
 
     @app.post(
-        "/v1/chat/completions",
+        _CHAT,
         response_model=ChatCompletion,
         responses=_STREAMED,
         openapi_extra=_schema(ChatRequest),

@@ -116,7 +116,9 @@ async def json_body(request: Request) -> Any:
 class BodyLimit:
     """Reads the body of a request up to a limit, in limited time, before anything else sees it."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int, seconds: float, metrics: Metrics) -> None:
+    def __init__(
+        self, app: ASGIApp, max_bytes: Callable[[str], int], seconds: float, metrics: Metrics
+    ) -> None:
         self.app, self.max_bytes, self.seconds, self.metrics = app, max_bytes, seconds, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,7 +144,7 @@ class BodyLimit:
             return refusal(400, "InvalidRequest", problem, close=True), receive
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return None, receive
-        body, more = bytearray(), True
+        body, more, most = bytearray(), True, self.max_bytes(scope["path"])
         try:
             async with asyncio.timeout(self.seconds):
                 while more:
@@ -151,8 +153,8 @@ class BodyLimit:
                         return Response(status_code=_GONE), receive
                     body += message.get("body", b"")
                     more = message.get("more_body", False)
-                    if len(body) > self.max_bytes:
-                        problem = f"the body is larger than {self.max_bytes} bytes: shorten the request"
+                    if len(body) > most:
+                        problem = f"the body is larger than {most:,} bytes: shorten the request"
                         return refusal(413, "TooLarge", problem), receive
         except TimeoutError:
             self.metrics.closed.labels("body").inc()

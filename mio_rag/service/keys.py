@@ -46,6 +46,7 @@ WINDOWS: tuple[Window, ...] = ("day", "week", "month")
 _NANO = 1e9  # dollars are counted in whole billionths: sums of fractions would drift
 _LEAST_KEY = 16
 _KEPT_DAYS = 62
+_LONGEST_SECONDS = 600.0  # of a request: what is reserved for longer is of a process that was killed
 _LEAST_TOKENS = 32  # of a context: with fewer left, hardly any passage could be read
 _LOG = logging.getLogger("mio_rag.service")
 
@@ -146,6 +147,10 @@ class BudgetSpentError(SpentError):
         self.resets_at = datetime.fromtimestamp(resets, UTC).isoformat().replace("+00:00", "Z")
 
 
+class BudgetHeldError(SpentError):
+    """Requests in progress hold what is left of a budget for a moment."""
+
+
 @dataclass
 class Held:
     """What a request may spend; `settle` reports what it spent. One that is not settled counts in full."""
@@ -163,17 +168,22 @@ class Held:
 
 @dataclass(frozen=True)
 class _Limit:
-    """A limit that applies to a request, and what of it is spent or reserved."""
+    """A limit that applies to a request; what of it is spent or reserved, and by requests in progress."""
 
     what: Literal["tokens", "dollars"]
     window: Window
     user: str | None
     most: int
     used: int
+    held: int
 
     @property
     def left(self) -> int:
         return max(0, self.most - self.used)
+
+    def fitting(self, most: tuple[int, int], rate: Rate | None) -> int:
+        """Tokens that what is left allows."""
+        return self.left if self.what == "tokens" else _affordable(self.left, most, rate)
 
 
 class Accounts(SharedFile):
@@ -183,11 +193,13 @@ class Accounts(SharedFile):
     """
 
     application, what, advice = 0x6D696F6B, "the accounts of keys", "give the file of keys another name"
+    version = 2
     tables = """
         CREATE TABLE spent (account TEXT, user TEXT, day TEXT, tokens INTEGER NOT NULL,
             nanos INTEGER NOT NULL, PRIMARY KEY (account, user, day)) WITHOUT ROWID;
         CREATE TABLE reserved (id INTEGER PRIMARY KEY AUTOINCREMENT, account TEXT NOT NULL,
-            user TEXT NOT NULL, day TEXT NOT NULL, tokens INTEGER NOT NULL, nanos INTEGER NOT NULL);
+            user TEXT NOT NULL, day TEXT NOT NULL, tokens INTEGER NOT NULL, nanos INTEGER NOT NULL,
+            at REAL NOT NULL);
         CREATE INDEX reserved_by_account ON reserved (account, day)"""
 
     def __init__(self, file: Path | None, zone: ZoneInfo, clock: Callable[[], float] = time.time) -> None:
@@ -202,7 +214,7 @@ class Accounts(SharedFile):
 
     def _limits(self, connection: sqlite3.Connection, key: Key, user: str, today: date) -> list[_Limit]:
         """Every limit of a key, and of its user, with what is spent and reserved."""
-        found = []
+        found, since = [], self._clock() - _LONGEST_SECONDS
         scopes: list[tuple[Limited, str | None]] = [(key, None)]
         if key.per_user is not None:
             scopes.append((key.per_user, user))
@@ -214,14 +226,16 @@ class Accounts(SharedFile):
                 given = [key.sha256, begins(window, today).isoformat(), *([] if of is None else [of])]
                 rows = "WHERE account = ? AND day >= ?" + ("" if of is None else " AND user = ?")
                 used = connection.execute(
-                    "SELECT coalesce(sum(tokens), 0), coalesce(sum(nanos), 0) FROM (SELECT tokens, nanos "
-                    f"FROM spent {rows} UNION ALL SELECT tokens, nanos FROM reserved {rows})",
-                    [*given, *given],
+                    "SELECT coalesce(sum(tokens), 0), coalesce(sum(nanos), 0), "
+                    "coalesce(sum(tokens * live), 0), coalesce(sum(nanos * live), 0) FROM "
+                    f"(SELECT tokens, nanos, 0 AS live FROM spent {rows} "
+                    f"UNION ALL SELECT tokens, nanos, at > ? AS live FROM reserved {rows})",
+                    [*given, since, *given],
                 ).fetchone()
                 if tokens is not None:
-                    found.append(_Limit("tokens", window, of, tokens, used[0]))
+                    found.append(_Limit("tokens", window, of, tokens, used[0], used[2]))
                 if dollars is not None:
-                    found.append(_Limit("dollars", window, of, round(dollars * _NANO), used[1]))
+                    found.append(_Limit("dollars", window, of, round(dollars * _NANO), used[1], used[3]))
         return found
 
     def reserve(
@@ -232,30 +246,31 @@ class Accounts(SharedFile):
         least: int,
         rate: Rate | None,
         smaller: str = "budget_tokens, max_tokens",
+        total: int = 10**15,
     ) -> Held:
         """Reserve what a request may spend, in one transaction.
 
         most: tokens into models and out of them, at most.
         least: tokens without which the request is of no use.
         smaller: fields by which a request asks for less.
+        total: tokens into models and out of them together, at most.
 
-        Raises `BudgetSpentError` if less is left; `StateError` if the file cannot be read or written.
+        Raises `BudgetSpentError` if less is left, `BudgetHeldError` if only requests in progress hold it;
+        `StateError` if the file cannot be read or written.
         """
-        wanted = max(1, sum(most))
+        wanted = max(1, min(sum(most), total))
         least = min(max(1, least), wanted)
         with self.alone(self.what) as connection:
             now, today = self._today()
-            fits = {
-                one: one.left if one.what == "tokens" else _affordable(one.left, most, rate)
-                for one in self._limits(connection, key, user, today)
-            }
+            fits = {one: one.fitting(most, rate) for one in self._limits(connection, key, user, today)}
             if blocking := [one for one, tokens in fits.items() if tokens < least]:
-                one = max(blocking, key=lambda one: ends(one.window, today))
-                raise self._refusal(one, least, smaller, now, today)
+                spent = [o for o in blocking if replace(o, used=o.used - o.held).fitting(most, rate) < least]
+                one = max(spent or blocking, key=lambda one: ends(one.window, today))
+                raise self._refusal(one, least, smaller, now, today, is_held=not spent)
             allowed = min([wanted, *fits.values()])
-            row = (key.sha256, user, today.isoformat(), allowed, _nanos(allowed, most, rate))
+            row = (key.sha256, user, today.isoformat(), allowed, _nanos(allowed, most, rate), now)
             identity = connection.execute(
-                "INSERT INTO reserved (account, user, day, tokens, nanos) VALUES (?, ?, ?, ?, ?)", row
+                "INSERT INTO reserved (account, user, day, tokens, nanos, at) VALUES (?, ?, ?, ?, ?, ?)", row
             ).lastrowid
             oldest = (today - timedelta(days=_KEPT_DAYS)).isoformat()
             connection.execute("DELETE FROM spent WHERE account = ? AND day < ?", (key.sha256, oldest))
@@ -273,17 +288,23 @@ class Accounts(SharedFile):
                     (*row, tokens, nanos),
                 )
 
-    def _refusal(self, one: _Limit, least: int, smaller: str, now: float, today: date) -> BudgetSpentError:
+    def _refusal(
+        self, one: _Limit, least: int, smaller: str, now: float, today: date, is_held: bool
+    ) -> SpentError:
         resets = midnight(ends(one.window, today), self.zone)
         whose = "of this key" if one.user is None else "of this user"
         amount, left = f"{one.most:,} tokens", f"{one.left:,} tokens are left"
         if one.what == "dollars":
             amount, left = f"${one.most / _NANO:g}", f"${one.left / _NANO:.3g} is left"
-        at = datetime.fromtimestamp(resets, self.zone).isoformat()
+        at = f"at {datetime.fromtimestamp(resets, self.zone).isoformat()}"
+        if is_held:
+            left, at = f"{left} while requests in progress hold more", "in a second"
         message = (
             f"the budget {whose} is {amount} a {one.window}: {left}, the request takes {least:,} or more; "
-            f"ask for less ({smaller}), or again at {at}"
+            f"ask for less ({smaller}), or again {at}"
         )
+        if is_held:
+            return BudgetHeldError(message, 1.0)
         return BudgetSpentError(message, one.window, resets, max(1.0, resets - now))
 
     def share(self, key: Key, user: str) -> float:
@@ -354,11 +375,11 @@ class Caller:
         shrinks = self.key is not None and self.key.when_spent == "shrink"
         return min(budget, _LEAST_TOKENS) if shrinks else budget
 
-    def reserve(self, most: tuple[int, int], least: int, rate: Rate | None) -> Held:
+    def reserve(self, most: tuple[int, int], least: int, rate: Rate | None, total: int = 10**15) -> Held:
         """Reserve tokens for a request; as `Accounts.reserve`."""
         if self.key is None or self.accounts is None:
             return Held()
-        return self.accounts.reserve(self.key, self.user, most, least, rate, self.smaller)
+        return self.accounts.reserve(self.key, self.user, most, least, rate, self.smaller, total)
 
 
 #: Where no key is asked for.

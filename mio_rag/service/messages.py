@@ -216,6 +216,7 @@ Usage: Any = _response(
     "Usage", "What the reader took.",
     prompt_tokens=int, completion_tokens=int, seconds=float,
     dollars=(float | None, "where the reader has a price", None),
+    estimated=(bool, "the endpoint reports no tokens of its answer: they are estimated", False),
 )  # fmt: skip
 Answered: Any = _response(
     "Answered", "An answer and what it was read from.", base=Selected,
@@ -238,8 +239,8 @@ Examples: Any = _response(
 )  # fmt: skip
 Limits: Any = _response(
     "Limits", "Limits on requests.",
-    max_body_bytes=int, max_question=(int, "characters"), max_pool=int, max_budget_tokens=int,
-    max_answer_tokens=int, max_deadline_seconds=Seconds,
+    max_body_bytes=int, max_chat_bytes=int, max_question=(int, "characters"), max_pool=int,
+    max_budget_tokens=int, max_answer_tokens=int, max_deadline_seconds=Seconds,
     concurrency=(int, "requests worked on at the same time, by each process"),
     queue=(int, "requests that may wait"), max_wait_seconds=Seconds,
 )  # fmt: skip
@@ -262,7 +263,7 @@ Health: Any = _response(
 Problem: Any = _response(
     "Problem", "What went wrong, in words.",
     kind=str, message=(str, "the problems as one text"), problems=list[str],
-    code=(str | None, "budget_spent or model_not_found", None),
+    code=(str | None, "budget_spent, budget_held or model_not_found", None),
     window=(Literal["day", "week", "month"] | None, "that is spent", None),
     resets_at=(str | None, "when the window that blocks ends, in UTC", None),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from mio_rag.errors import InputError, require
+from mio_rag.errors import InputError, MioRagError, require
 from mio_rag.filters import Filter
 from mio_rag.refusal.model import Refusal
 from mio_rag.service.keys import Keys, key_problem, read_keys
@@ -188,6 +188,8 @@ def _application(
 
 def _loaded(settings: ServiceSettings) -> tuple[Documents, dict[str, Generator]]:
     from mio_rag.generation import make_generator
+    from mio_rag.retrieval.retriever import Retriever
+    from mio_rag.selection.selector import Selector
     from mio_rag.service.documents import Documents
     from mio_rag.solvers.branch_and_bound import warmup
 
@@ -196,6 +198,10 @@ def _loaded(settings: ServiceSettings) -> tuple[Documents, dict[str, Generator]]
     )
     readers = {name: make_generator(spec) for name, spec in settings.readers.items()}
     warmup()
+    retriever = Retriever(documents.index())
+    with suppress(MioRagError):  # a search by an endpoint, which may be down
+        for k in range(3):  # the third text loads what the first two do not need
+            Selector(units="auto").select(retriever.retrieve(f"a first question {k}"), 64)
     return documents, readers
 
 

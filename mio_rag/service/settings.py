@@ -39,6 +39,8 @@ class ServiceLimits(Settings):
 
     max_body_bytes: Count = 16_384
     """Largest body of a request."""
+    max_chat_bytes: Count = 1 << 20
+    """Largest body of a chat request, with its earlier messages."""
     max_question: Count = 2_000
     """Longest question, in characters."""
     max_pool: Count = 200

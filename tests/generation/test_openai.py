@@ -113,6 +113,16 @@ def test_an_answer_that_thinking_left_no_room_for(serve: Serve, content: Any) ->
     assert len(server.asked()) == 1  # the same would come again
 
 
+def test_a_refusal_is_named_and_an_own_count_marked(serve: Serve) -> None:
+    replies = [completion(None, USAGE, finish_reason="content_filter"), completion("Paris")]
+    server = serve(lambda path, body: replies.pop(0) if path.endswith("/completions") else (404, {}))
+    with OpenAIGenerator(server.url, "m") as generator:
+        with pytest.raises(GenerationError, match="refuses to answer: its content filter") as refused:
+            generator.generate(PROMPT)
+        assert (refused.value.spent.prompt_tokens, refused.value.spent.estimated) == (11, False)
+        assert generator.generate(PROMPT).estimated
+
+
 @pytest.mark.parametrize(("said", "seconds"), [("7", 7), ("a day and hour", 7200), ("soon", None)])
 def test_how_long_a_server_asks_to_wait(said: str, seconds: float | None) -> None:
     said = formatdate(time.time() + 7200, usegmt=True) if seconds == 7200 else said

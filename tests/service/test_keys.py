@@ -22,6 +22,7 @@ from fastapi.testclient import TestClient
 
 from mio_rag import InputError
 from mio_rag.allocation.money import Rate
+from mio_rag.errors import SpentError
 from mio_rag.generation import ScriptedGenerator, make_generator
 from mio_rag.generation.extractive import ExtractiveGenerator
 from mio_rag.generation.protocol import Prompt
@@ -30,6 +31,7 @@ from mio_rag.service.app import create_app
 from mio_rag.service.keys import (
     WINDOWS,
     Accounts,
+    BudgetHeldError,
     BudgetSpentError,
     Key,
     Keys,
@@ -113,20 +115,24 @@ def test_all_limits_hold_together_and_the_last_to_end_says_when() -> None:
     clock = Clock(BERLIN, 2026, 11, 25, 12)  # a Wednesday
     limits = {"tokens": {"day": 100, "month": 250}, "dollars": {"week": 0.0002}}
     key, rate, book = Key(sha256=SHA, **limits), Rate("m", 1.0, 1.0), accounts(clock)
-    assert (
-        book.reserve(key, "", (90, 90), 1, rate).allowed == 100
-    )  # the day's; not settled: it counts in full
+    assert book.reserve(key, "", (90, 90), 1, rate).allowed == 100  # not settled: it counts in full
+    with pytest.raises(BudgetHeldError, match=r"requests in progress hold more.*again in a second") as held:
+        book.reserve(key, "", (5, 0), 5, rate)
+    assert held.value.retry_after == 1
+    clock.now += 3600  # it is of a process that was killed
     with pytest.raises(BudgetSpentError) as spent:
         book.reserve(key, "", (5, 0), 5, rate)
     assert spent.value.window == "day"
     clock.now += 86_400
     book.reserve(key, "", (100, 0), 1, rate).settle(95, 0.000095)
     assert book.reserve(key, "", (100, 0), 1, rate).allowed == 5  # 5 of the day, and of the week's dollars
+    clock.now += 3600
     with pytest.raises(BudgetSpentError) as spent:
         book.reserve(key, "", (1, 0), 1, rate)
     assert (spent.value.window, ends_at(spent)) == ("week", midnight(date(2026, 11, 30), BERLIN))
     clock.now = ends_at(spent)
     assert book.reserve(key, "", (100, 0), 1, rate).allowed == 50  # of the month
+    clock.now += 3600
     with pytest.raises(BudgetSpentError) as spent:
         book.reserve(key, "", (1, 0), 1, rate)
     assert (spent.value.window, ends_at(spent)) == ("month", midnight(date(2026, 12, 1), BERLIN))
@@ -172,7 +178,7 @@ def test_no_order_of_questions_exceeds_a_limit(steps: list[tuple[int, int, int, 
         day, user = datetime.fromtimestamp(clock.now, ZoneInfo(zone)).date(), "ab"[wanted % 2]
         try:
             held = book.reserve(key, user, (wanted, 0), 1, None)
-        except BudgetSpentError:
+        except SpentError:
             continue
         spent = min(used, held.allowed) if settles else held.allowed
         if settles:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,30 @@ def test_a_deadline_brings_the_best_found_with_its_gap(client: TestClient) -> No
         (proof["bound"] - proof["objective"]) / abs(proof["objective"]), abs=1e-9
     )
     assert got["tokens"] == sum(part["tokens"] for part in got["parts"]) <= 2000
+
+
+class _SlowToCount(ScriptedGenerator):
+    """Counts slowly, as an endpoint may."""
+
+    def _count(self, texts: list[str]) -> list[int]:
+        time.sleep(0.05)
+        return super()._count(texts)
+
+
+@pytest.mark.parametrize("policy", [None, "frugal"])
+@pytest.mark.parametrize("path", ["/select", "/ask"])
+def test_what_is_read_is_chosen_even_when_the_deadline_is_over(
+    path: str, policy: str | None, demo_index: CorpusIndex
+) -> None:
+    reader = _SlowToCount(lambda prompt: "48 metres")
+    with TestClient(create_app(demo_index, reader, policy=policy)) as client:
+        body = {"question": QUESTION, "budget_tokens": 1000, "deadline_seconds": 0.02}
+        answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["parts"]
+    assert all(prompt.passages for prompt in reader.prompts)
+    lowered = [note["text"] for note in answer.json()["notes"] if note["code"] == "budget_lowered"]
+    assert lowered == ["At most 512 tokens were read: the policy 'frugal' allows no more."] * bool(policy)
 
 
 def test_dollars_and_what_they_make_of_the_price(client: TestClient, demo_index: CorpusIndex) -> None:
