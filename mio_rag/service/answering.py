@@ -379,8 +379,8 @@ class Answering:
             key = (question.text, session.kit.retriever.pool, serving.identity, name)  # type: ignore[union-attr]
             known = self._known(key, session) if serving.is_default else []
             around = (session.least_tokens(question, reader) or 1) - 1
-            least, total = around + 1 + asked.caller.needed(allowed), session.limits.tokens
-            held = asked.caller.reserve(session.most_tokens(question, reader), least, rate, total)
+            least, limit = around + 1 + asked.caller.needed(allowed), session.limits.tokens
+            held = asked.caller.reserve(session.most_tokens(question, reader), least, rate, limit)
             lowered += [_SHRUNK] * (held.allowed < around + allowed)
             outcome = _within(session, held.allowed).attempt(question, reader, allowed, known=known)
             total = outcome.costs.total()
