@@ -47,7 +47,7 @@ Kind = Literal["index", "set", "layout", "passages", "documents", "file", "store
 #: What reports how far something has come: (what, total) -> a context with a function for the steps done.
 Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 
-_SPLITTER = 13  # version of how documents become passages
+_SPLITTER = 15  # version of how documents become passages
 _RECORD = "source.json"
 _YOUNG = 2_000_000_000  # nanoseconds: as coarse as times of files are
 _PASSAGES = (".jsonl", ".jsonl.gz")

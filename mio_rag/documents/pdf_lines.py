@@ -36,6 +36,12 @@ _PRINTED = re.compile(
 _MARKS = re.compile(r"(?:\([a-z]\)[\s,]*){2,}|(?:(?:[*\u2020\u2021\u00ae\u2122]|TM|SM)\s*)+|[\W_]{3,}")
 _DIGITS = re.compile(r"\d\S*")
 _WORD = re.compile(r"\S+")
+#: Names of fonts whose letters are all of one width.
+_MONO = (
+    b"courier", b"mono", b"monl", b"consol", b"menlo", b"monaco", b"cmtt", b"lmtt", b"ectt", b"sftt",
+    b"typewriter", b"sourcecode", b"firacode",
+)  # fmt: skip
+_LETTER, _MARK = re.compile(r"[^\W\d_]"), 8  # characters of a bullet or number before the text of an item
 _Box = tuple[float, float, float, float, str]  # left, right, bottom, top and what stands there
 
 
@@ -221,7 +227,7 @@ class _Place:
             self.raw.FPDFFont_GetBaseFontName(font, name, 200)
             said = name.value.lower()
             bold = any(w in said for w in (b"bold", b"black", b"heavy", b"demi"))
-            mono = any(w in said for w in (b"courier", b"mono", b"consol", b"menlo", b"cmtt", b"typewriter"))
+            mono = any(map(said.__contains__, _MONO))
             self.fonts[key] = (bold or self.raw.FPDFFont_GetWeight(font) >= 600, mono)
         return self.fonts[key]
 
@@ -243,7 +249,8 @@ def _lines(
             if last > first:
                 _, right, low, high = place.of(last)
                 bottom, top = min(bottom, low), max(top, high)
-            size = place.size(first)
+            letter = first if said[0].isalpha() else first + _to_letter(said)  # a bullet has its own font
+            size = place.size(letter)
             if top - bottom < 0.1 * size:  # of a font that is neither in the file nor on this machine
                 top = bottom + 0.7 * size
             cut = mark is not None and mark[0] in _CUTS
@@ -251,7 +258,7 @@ def _lines(
                 cut, said = True, said[:-1]
             said = tidy(said + "-" if cut else said)
             words = said.count(" ") + 1 if said.isascii() else max(1, round(count_words(said)))
-            bold, mono = place.font(first)
+            bold, mono = place.font(letter)
             mono = mono and place.font(last)[1]
             line = PageLine(said, left, right, bottom, top, round(size, 1), bold, words, cut, mono)
             found.append((line, first, last + 1))
@@ -300,6 +307,12 @@ def _lines(
             cells = _cells(line, counts)
             line.cells = cells if surely or len(cells) > 1 else ()
     yield from (line for line, _ in rows if line.text)
+
+
+def _to_letter(text: str) -> int:
+    """How far it is to the first letter, if that is near; else 0."""
+    found = _LETTER.search(text, 0, _MARK)
+    return found.start() if found else 0
 
 
 _Found = tuple[PageLine, int, int]  # a line and where its characters are; -1 for what a form is filled with

@@ -259,3 +259,14 @@ def test_numbers_without_a_dot_count_the_items_of_a_list_over_pages(tmp_path: Pa
     pages[0] = [Piece(60, 820, "The goals are:"), *pages[0]]
     found = units(read(tmp_path, "plan.pdf", pdf(*pages, [*BODY])))
     assert [goal.replace(" ", ". ", 1) for goal in goals] == [one for one in found if "Paint" in one]
+
+
+def test_a_bullet_of_another_font_begins_an_item_that_goes_on(tmp_path: Path) -> None:
+    lines = [
+        Piece(60, 790, "*", 8), Piece(72, 790, "The red boat is painted by its owner each year in the month of May"),
+        Piece(72, 776, "and dries for nine days in the yard before it is used."),
+        Piece(60, 762, "*", 8), Piece(72, 762, "The blue boat is sold."),
+    ]  # fmt: skip
+    found = units(read(tmp_path, "boats.pdf", pdf(lines, [*BODY])))
+    assert found[0].startswith("* The red boat") and "May and dries for nine days" in found[0]
+    assert found[1] == "* The blue boat is sold."
