@@ -36,7 +36,7 @@ _BETWEEN_RUNS = 1000  # characters between stretches of a source whose distance 
 _SHINGLE = 3  # words
 #: Two passages are compared if all the minima of one band agree, and so many of all: .9999 of those at .8.
 _BANDS, _MINIMA, _ALIKE = 25, 5, 80
-_AT_ONCE = 512  # passages that are sketched together
+_AT_ONCE, _PAIRS = 512, 1 << 16  # passages that are sketched together, and pairs that are compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,8 +160,9 @@ class Repetition:
         ):
             raise unfit(path)
         agree = bool(data.get("lines_agree", False))
-        same = sketches is not None and sketches.dtype == none.dtype and sketches.shape[1:] == none.shape[1:]
-        return cls(data["spans"], groups, data["jaccard"], sketches if same else none, agree)
+        if sketches is None or sketches.dtype != none.dtype or sketches.shape[1:] != none.shape[1:]:
+            sketches = none  # of an earlier release
+        return cls(data["spans"], groups, data["jaccard"], sketches, agree)
 
 
 def find_spans(passages: Sequence[Passage]) -> NDArray[np.int64]:
@@ -267,10 +268,11 @@ def find_groups(
             others += before
             for one in lists:
                 one.append(row)  # it may be the first of its kind
-        likely = (sketches[rows] == sketches[others]).sum(axis=1) >= _ALIKE
         candidates: dict[int, list[int]] = {}
-        for at in np.flatnonzero(likely).tolist():
-            candidates.setdefault(rows[at], []).append(others[at])
+        for begin in range(0, len(rows), _PAIRS):
+            some, of = rows[begin : begin + _PAIRS], others[begin : begin + _PAIRS]
+            for at in np.flatnonzero((sketches[some] == sketches[of]).sum(axis=1) >= _ALIKE).tolist():
+                candidates.setdefault(some[at], []).append(of[at])
         for row, found in candidates.items():
             shingles, best = _shingles(passages[row].text), 0.0
             for other in sorted(one for one in found if groups[one] == one):
