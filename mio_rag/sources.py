@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,12 +31,22 @@ from mio_rag.corpora.load import check_source as check_set
 from mio_rag.corpora.load import load_dataset, load_passages
 from mio_rag.corpora.published import is_published
 from mio_rag.defaults import DEFAULTS
-from mio_rag.documents.files import KINDS, MAX_BYTES, NOT_MISSED, TOOL_FOLDERS, LeftOut, Read, passed_over
+from mio_rag.documents.files import (
+    KINDS,
+    MAX_BYTES,
+    NOT_MISSED,
+    TOOL_FOLDERS,
+    LeftOut,
+    Read,
+    passed_over,
+    read_folder,
+)
 from mio_rag.errors import DataError, IndexFormatError, InputError
 from mio_rag.filters import Unread
 from mio_rag.retrieval.cached import cache_folder
 from mio_rag.retrieval.embedders import Embedder, check_embedder, make_embedder
 from mio_rag.retrieval.index import VERSION, CorpusIndex, check_index, check_target, is_index
+from mio_rag.retrieval.layers import changed
 from mio_rag.retrieval.links import entity_names
 from mio_rag.retrieval.vectors import check_vectors
 from mio_rag.storage import parse_json, read_text, sha256_of, write_atomically
@@ -49,6 +59,7 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 
 _SPLITTER = 15  # version of how documents become passages
 _RECORD = "source.json"
+_FEW = 0.05  # of the files: where more changed, all is written anew
 _YOUNG = 2_000_000_000  # nanoseconds: as coarse as times of files are
 _PASSAGES = (".jsonl", ".jsonl.gz")
 
@@ -446,40 +457,57 @@ def _indexed(
     if record is not None and (record["building"] != asdict(how) or record["splitter"] != _SPLITTER):
         record = None
     files, changes = _compared(_files(text, kind, how.follow_links), record["files"] if record else {})
-    old = None
+    old = index = None
     if record is not None and kind == "documents":
         with suppress(IndexFormatError):
             old = CorpusIndex.load(folder, embedder)
-            old = replace(old, passages=tuple(old.passages))  # the same objects from now on
     unchanged = set(files) - {*changes.changed, *changes.added}
-    known = {} if old is None else _known(old, unchanged, _left_out(record))
     several = progress is not None and kind == "documents"
     with (
-        progress("reading files", len(files) - len(known)) if several and progress else nullcontext() as more
+        progress("reading files", len(files) - (old is not None) * len(unchanged))
+        if several and progress
+        else nullcontext() as more
     ):
         each = None if more is None else lambda done, of: more(1)
-        dataset = read_dataset(text, how, known, each)
-    index = _built(dataset, how, progress, old, embedder)
+        if old is not None and changes and len(changes.all) <= _FEW * len(files):
+            read = read_folder(
+                text,
+                follow_links=how.follow_links,
+                max_bytes=how.max_bytes or MAX_BYTES,
+                progress=each,
+                known=_known((), unchanged, _left_out(record)),
+            )
+            embed = embedder or old.embedder
+            index, left_out = changed(old, folder, changes.all, read.passages, embed), read.left_out
+        if index is None:
+            if old is not None:
+                old = replace(old, passages=tuple(old.passages))  # the same objects from now on
+            known = {} if old is None else _known(old.passages, unchanged, _left_out(record))
+            dataset = read_dataset(text, how, known, each)
+            left_out = dataset.left_out
+    if index is None:
+        index = _built(dataset, how, progress, old, embedder)
     told = {
         "version": 1,
         "source": _named(text, kind),
         "building": asdict(how),
         "splitter": _SPLITTER,
         "files": files,
-        "left_out": [[one.path, one.reason] for one in dataset.left_out],
+        "left_out": [[one.path, one.reason] for one in left_out],
     }
     index.save(folder, overwrite=True, record={_RECORD: json.dumps(told)})
     seconds = time.perf_counter() - start
     from mio_rag.retrieval.notes import mixed  # here: what is indexed already needs no selection to be opened
 
-    notes = mixed(index) if old is None or set(old.languages) != set(index.languages) else ()
-    return Opened(text, kind, folder, files, changes, dataset.left_out, True, seconds, notes, index)
+    same = old is not None and set(old.languages) == set(index.languages)
+    notes = () if same or index.layers else mixed(index)
+    return Opened(text, kind, folder, files, changes, left_out, True, seconds, notes, index)
 
 
-def _known(old: CorpusIndex, names: set[str], left_out: Sequence[LeftOut]) -> dict[str, Read]:
+def _known(held: Iterable[Passage], names: set[str], left_out: Sequence[LeftOut]) -> dict[str, Read]:
     """What an index holds of some files, and what was left out of them."""
     passages: dict[str, list[Passage]] = {name: [] for name in names}
-    for passage in old.passages:
+    for passage in held:
         if passage.source in passages:
             passages[passage.source].append(passage)
     without: dict[str, list[LeftOut]] = {name: [] for name in names}

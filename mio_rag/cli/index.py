@@ -94,14 +94,15 @@ def _left_out(found: Opened) -> Iterator[str]:
 def _built(done: Opened, embedder: str) -> tuple[dict[str, Any], list[str]]:
     """Return an index as plain data, and in words."""
     from mio_rag.formulations.numbers import plural
-    from mio_rag.retrieval.repetition import contradicting
 
     index, repeated = done.index, done.index.repetition
-    overlapping, copies = (0, 0) if repeated is None else (repeated.overlapping, repeated.copies)
+    overlapping, apart, copies = (
+        (0, 0, 0) if repeated is None else (repeated.overlapping, repeated.contradicting, repeated.copies)
+    )
     told: dict[str, Any] = {
         "index": str(done.folder), "source": done.source, "files": done.files_read, **asdict(done.changes),
         "passages": len(index), "dimensions": index.dimensions, "embedder": embedder, "seconds": done.seconds,
-        "overlapping": overlapping, "contradicting": contradicting(index.passages), "near_duplicates": copies,
+        "overlapping": overlapping, "contradicting": apart, "near_duplicates": copies,
         "sentences": 0 if index.sentences is None else len(index.sentences),
         "left_out": [asdict(item) for item in done.left_out],
     }  # fmt: skip

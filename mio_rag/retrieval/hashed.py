@@ -122,7 +122,10 @@ class HashedWords:
 
     def get(self, word: str) -> int | None:
         """The column of a word; None where there is none."""
-        wanted = np.uint64(word_hash(word))
+        return self.column(np.uint64(word_hash(word)))
+
+    def column(self, wanted: np.uint64) -> int | None:
+        """The column of a word by its hash."""
         place = bisect_left(self._hashes, wanted)  # np.searchsorted copies what is not contiguous
         if place == len(self._hashes) or self._hashes[place] != wanted:
             return None

@@ -12,6 +12,7 @@
     links.npz         which passage mentions what another one is about (of other passages, or where asked for)
     repetition.npz    where passages lie in their sources, and near-duplicates
     tfidf*            the fitted embedder, where the corpus taught it
+    base/, more/      of large ones that changed; see `mio_rag.retrieval.layers`
 
 An index is "of documents" where passages bring units, as readers of documents find them. A folder is written
 whole or not at all. Reading checks format, version, checksums and counts, so that a damaged or foreign folder
@@ -38,6 +39,7 @@ from mio_rag.errors import IndexFormatError, InputError, require
 from mio_rag.filters import Filter, Lacking, Unread
 from mio_rag.retrieval.cached import CachedEmbedder, Progress
 from mio_rag.retrieval.embedders import GIVEN, Embedder, as_embedder, make_embedder
+from mio_rag.retrieval.layers import LAYERS_FILE, Layers
 from mio_rag.retrieval.lexical import LexicalIndex, best_rows, words_of
 from mio_rag.retrieval.links import LinkIndex
 from mio_rag.retrieval.nearest import LARGE, Nearest
@@ -83,6 +85,7 @@ class CorpusIndex:
     sentences: SentenceIndex | None = None
     identities: Identities | None = None
     nearest: Nearest | None = None
+    layers: Layers | None = None
     allowed: NDArray[np.bool_] | None = None
     lacking: tuple[Lacking, ...] = ()
     unread: tuple[Unread, ...] = ()
@@ -236,6 +239,12 @@ class CorpusIndex:
         known = self.repetition is not None and self.repetition.overlapping > 0
         return known or self.sentences is not None
 
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """All vectors, as they are held where they are exact."""
+        rows = self._dense.rows if isinstance(self._dense, MappedVectors) else None
+        return self.embeddings(range(len(self))) if rows is None else rows  # type: ignore[return-value]
+
     def embeddings(self, rows: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of the given rows, shape (len(rows), d)."""
         if not len(rows):
@@ -328,30 +337,17 @@ class CorpusIndex:
         target = Path(folder)
         check_target(target, overwrite)
         with replaced_folder(target) as work:
-            starts = np.zeros(len(self) + 1, dtype=np.int64)
-            with (work / "passages.jsonl").open("wb") as lines:
-                for k, p in enumerate(self.passages, 1):
-                    starts[k] = starts[k - 1] + lines.write(json.dumps(p.to_dict()).encode() + b"\n")
-            np.save(work / "passages.npy", starts)
-            if isinstance(self._dense, MappedVectors):
-                self._dense.save(work / "dense.faiss")
+            if self.layers is None:
+                self._save_rows(work)
             else:
-                # Through Python: faiss's own writer does not notice when the end meets a full disk.
-                faiss = require("faiss", "retrieval", "dense retrieval")
-                (work / "dense.faiss").write_bytes(faiss.serialize_index(self._dense).tobytes())
-            if self.nearest is not None:
-                self.nearest.save(work)
-            self._bm25.save(work / "bm25")
-            if self.links is not None:
-                self.links.save(work)
-            if self.repetition is not None:
-                self.repetition.save(work)
-            if self.sentences is not None:
-                self.sentences.save(work)
-            if self.identities is not None:
-                self.identities.save(work)
+                self.layers.save(work)
+            for part in (self.nearest, self.links, self.repetition, self.identities):
+                if part is not None:
+                    part.save(work)
             self.embedder.save(work)
             files = sorted(p for p in work.rglob("*") if p.is_file())
+            if self.layers is not None:  # the manifests below tell of what lies beside them
+                files = [p for p in files if p.name == "manifest.json" or p.parent in (work, work / "gone")]
             manifest = {
                 "format": FORMAT,
                 "version": VERSION,
@@ -368,6 +364,23 @@ class CorpusIndex:
             for name, text in (record or {}).items():
                 (work / name).write_text(text, encoding="utf-8")
         return target
+
+    def _save_rows(self, work: Path) -> None:
+        """Write passages, vectors and words."""
+        starts = np.zeros(len(self) + 1, dtype=np.int64)
+        with (work / "passages.jsonl").open("wb") as lines:
+            for k, p in enumerate(self.passages, 1):
+                starts[k] = starts[k - 1] + lines.write(json.dumps(p.to_dict()).encode() + b"\n")
+        np.save(work / "passages.npy", starts)
+        if isinstance(self._dense, MappedVectors):
+            self._dense.save(work / "dense.faiss")
+        else:
+            # Through Python: faiss's own writer does not notice when the end meets a full disk.
+            faiss = require("faiss", "retrieval", "dense retrieval")
+            (work / "dense.faiss").write_bytes(faiss.serialize_index(self._dense).tobytes())
+        self._bm25.save(work / "bm25")
+        if self.sentences is not None:
+            self.sentences.save(work)
 
     @classmethod
     def load(
@@ -387,6 +400,14 @@ class CorpusIndex:
         manifest = _checked_manifest(path)
         # Large ones stay in their files, which Windows then lets nobody replace.
         gives_back, mapped = mapped, mapped or (manifest["passages"] >= LARGE and os.name != "nt")
+        count, name = manifest["passages"], manifest["name"]
+        if (path / LAYERS_FILE).is_file():
+            held = Layers.load(path, _embedder_of(manifest, path, embedder), cls)
+            return held.joined(
+                repetition=Repetition.load(path, count),
+                identities=Identities.load(path, count),
+                nearest=Nearest.load(path, count),
+            )
         try:
             passages: Sequence[Passage]
             if mapped:
@@ -406,37 +427,20 @@ class CorpusIndex:
                 bm25 = LexicalIndex.load(path / "bm25", mapped=mapped)
         except (OSError, RuntimeError, ValueError, TypeError, KeyError, InputError) as error:
             raise IndexFormatError(f"the index '{path}' cannot be read ({error}): build it again") from error
-        if (
-            not len(passages) == dense.ntotal == len(bm25) == manifest["passages"]
-            or dense.d != manifest["dimensions"]
-        ):
+        if not len(passages) == dense.ntotal == len(bm25) == count or dense.d != manifest["dimensions"]:
             raise IndexFormatError(
                 f"the index '{path}' is inconsistent: {len(passages)} texts, {dense.ntotal} vectors of "
                 f"{dense.d} "
                 f"dimensions, manifest says {manifest['passages']} of {manifest['dimensions']}: build it "
                 "again"
             )
-        if embedder is None and manifest["fingerprint"].startswith(GIVEN):
-            raise IndexFormatError(
-                f"the index '{path}' was built by an embedder object, '{manifest['embedder']}': give it, as "
-                f"in Collection('{path}', embedder=...) or CorpusIndex.load('{path}', embedder)"
-            )
-        embedder = make_embedder(manifest["embedder"], path) if embedder is None else as_embedder(embedder)
-        if embedder.fingerprint != manifest["fingerprint"]:
-            raise IndexFormatError(
-                f"the index '{path}' was built by '{manifest['embedder']}' ({manifest['fingerprint']}), "
-                "and the embedder "
-                f"here is {embedder.fingerprint}: vectors of two models cannot be compared; build the "
-                "index again"
-            )
-        links = LinkIndex.load(path, len(passages), mapped=mapped)
-        repetition = Repetition.load(path, len(passages))
+        embedder = _embedder_of(manifest, path, embedder)
+        links = LinkIndex.load(path, count, mapped=mapped)
+        repetition, identities = Repetition.load(path, count), Identities.load(path, count)
+        nearest = Nearest.load(path, count)
         cut = SentenceIndex.load(path, len(passages), dense.d, mapped=mapped or os.name != "nt")
-        identities = Identities.load(path, len(passages))
-        nearest = Nearest.load(path, len(passages))
         if isinstance(bm25, UnitTerms) and (cut is None or identities is None or bm25.units != len(cut)):
             raise IndexFormatError(f"the index '{path}' lacks parts of its documents: build it again")
-        name = manifest["name"]
         return cls(passages, embedder, name, dense, bm25, links, repetition, cut, identities, nearest)
 
     # --- of stores ---------------------------------------------------------------------------------------
@@ -464,6 +468,24 @@ class CorpusIndex:
                 "names for its passages (`mio-rag index DATA --out INDEX --entities MODEL`)"
             )
         return self.links
+
+
+def _embedder_of(manifest: dict[str, Any], path: Path, embedder: Embedder | None) -> Embedder:
+    """The embedder that built an index, given or by its name."""
+    if embedder is None and manifest["fingerprint"].startswith(GIVEN):
+        raise IndexFormatError(
+            f"the index '{path}' was built by an embedder object, '{manifest['embedder']}': give it, as "
+            f"in Collection('{path}', embedder=...) or CorpusIndex.load('{path}', embedder)"
+        )
+    embedder = make_embedder(manifest["embedder"], path) if embedder is None else as_embedder(embedder)
+    if embedder.fingerprint != manifest["fingerprint"]:
+        raise IndexFormatError(
+            f"the index '{path}' was built by '{manifest['embedder']}' ({manifest['fingerprint']}), "
+            "and the embedder "
+            f"here is {embedder.fingerprint}: vectors of two models cannot be compared; build the "
+            "index again"
+        )
+    return embedder
 
 
 def _of_documents(passages: Sequence[Passage], sentences: bool | None) -> bool:

@@ -79,6 +79,22 @@ class Nearest:
         first = np.searchsorted(own[rows], np.arange(count + 1))
         return cls(centers, first, rows, lists, float((needed <= lists).mean()))
 
+    def moved(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> Nearest:
+        """The lists of rows in another order, and of new vectors.
+
+        rows (m,): of those here, and behind them of the new ones.
+        """
+        n = len(self.rows)
+        own = np.repeat(np.arange(len(self.centers)), np.diff(self.first))
+        own = np.concatenate([own, _closest(vectors, self.centers)])
+        place = np.full(n + len(vectors), -1, dtype=np.int32)
+        place[rows] = np.arange(len(rows))
+        at = place[np.concatenate([self.rows, n + np.arange(len(vectors))])]
+        order = np.lexsort((at, own))
+        order = order[at[order] >= 0]
+        first = np.searchsorted(own[order], np.arange(len(self.centers) + 1))
+        return Nearest(self.centers, first, at[order], self.lists, self.recall)
+
     def candidates(self, query: NDArray[np.float32]) -> NDArray[np.int64]:
         """The rows of the lists that are nearest to a query, ascending."""
         chosen = np.argpartition(-(self.centers @ query), self.lists - 1)[: self.lists]

@@ -10,7 +10,7 @@ stay with the index, so that only new passages are sketched when files change.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import combinations
@@ -49,6 +49,7 @@ class Repetition:
     jaccard (n,): how alike the two are; 1 with itself.
     sketches (n, 125): see `sketched`.
     lines_agree: whether the lines that passages need were compared with their texts, too.
+    contradicting: passages that are read by themselves since two of their document contradict each other.
     """
 
     spans: NDArray[np.int64]
@@ -56,6 +57,7 @@ class Repetition:
     jaccard: NDArray[np.float32]
     sketches: NDArray[np.uint8]
     lines_agree: bool = False
+    contradicting: int = 0
 
     @classmethod
     def build(
@@ -74,8 +76,40 @@ class Repetition:
         sketches[fresh] = sketched([passages[k].text for k in fresh.tolist()])
         groups, jaccard = find_groups(passages, sketches)
         spans = find_spans(passages)
-        spans[_numbered(passages, spans) < 0] = -1  # a pool may hold only one of two texts at a place
-        return cls(spans, groups, jaccard, sketches, True)
+        alone = _numbered(passages, spans) < 0
+        contradicting = int((alone & (spans[:, 0] >= 0)).sum())
+        spans[alone] = -1  # a pool may hold only one of two texts at a place
+        return cls(spans, groups, jaccard, sketches, True, contradicting)
+
+    def changed(
+        self,
+        kept: NDArray[np.int64],
+        fresh: Repetition,
+        passages: Sequence[Passage],
+        near: Callable[[int], list[int]],
+    ) -> Repetition:
+        """What is repeated after some documents changed; their sketches are not kept.
+
+        kept (n,): row of each passage before, -1 for new ones.
+        fresh: of the new ones.
+        near: passages that may be like one of them, by their rows.
+        """
+        new, n = np.flatnonzero(kept < 0), len(self.groups)
+        spans, groups, jaccard = self.spans[kept], self.groups[kept], self.jaccard[kept]
+        spans[new], groups[new], jaccard[new] = fresh.spans, n + fresh.groups, fresh.jaccard
+        for k in np.flatnonzero(fresh.groups == np.arange(len(new))).tolist():
+            text, row = passages[new[k]].text, int(new[k])
+            others = [other for other in near(row) if kept[other] >= 0]
+            alike = [similarity(text, passages[other].text) for other in others]
+            if alike and (best := max(alike)) >= LEAST_SIMILARITY:
+                jaccard[row] = best
+                groups[groups == n + k] = groups[others[alike.index(best)]]
+        _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+        none = np.zeros((0, _BANDS * _MINIMA), dtype=np.uint8)
+        agree = self.lines_agree and fresh.lines_agree
+        return Repetition(
+            spans, first[inverse], jaccard, none, agree, self.contradicting + fresh.contradicting
+        )
 
     @property
     def overlapping(self) -> int:
@@ -147,7 +181,7 @@ class Repetition:
         Raises `IndexFormatError` if it belongs to another number of passages, or cannot be read.
         """
         path = folder / REPETITION_FILE
-        data = read_arrays(path, "spans", "groups", "jaccard", optional=("lines_agree",))
+        data = read_arrays(path, "spans", "groups", "jaccard", optional=("lines_agree", "contradicting"))
         if data is None:
             return None
         sketches = stored_array(path, "sketches")  # of use when files change
@@ -162,7 +196,8 @@ class Repetition:
         agree = bool(data.get("lines_agree", False))
         if sketches is None or sketches.dtype != none.dtype or sketches.shape[1:] != none.shape[1:]:
             sketches = none  # of an earlier release
-        return cls(data["spans"], groups, data["jaccard"], sketches, agree)
+        apart = int(data.get("contradicting", 0))
+        return cls(data["spans"], groups, data["jaccard"], sketches, agree, apart)
 
 
 def find_spans(passages: Sequence[Passage]) -> NDArray[np.int64]:
@@ -197,12 +232,6 @@ def _chain(passages: Sequence[Passage], rows: list[int], spans: NDArray[np.int64
         spans[row] = start + shift, start + shift + len(passages[row].text)
         if spans[row, 1] >= spans[before, 1]:
             before, start = row, start + shift
-
-
-def contradicting(passages: Sequence[Passage]) -> int:
-    """How many passages are read by themselves since two of their document contradict each other."""
-    spans = find_spans(passages)
-    return int(((spans[:, 0] >= 0) & (_numbered(passages, spans) < 0)).sum())
 
 
 def _numbered(passages: Sequence[Passage], spans: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -112,8 +112,7 @@ class Identities:
                     known[word] = word_hash(word), 0 if column is None else int(spread_of[column])
                 hashed, df = known[word]
                 rows.append((hashed, k, df, word in title, word.isdigit()))
-        kinds = [("hash", "<u8"), ("k", "<i4"), ("df", "<i4"), ("titled", "?"), ("number", "?")]
-        table = np.sort(np.array(rows, dtype=kinds), order=["hash", "k"])
+        table = np.sort(np.array(rows, dtype=_ROW), order=["hash", "k"])
         hashes, first = np.unique(table["hash"], return_index=True)
         return cls(
             documents.astype(np.int32),
@@ -123,6 +122,58 @@ class Identities:
             table["k"].copy(),
             table["titled"].copy(),
             table["number"][first],
+        )
+
+    def changed(
+        self,
+        terms: UnitTerms,
+        kept: NDArray[np.int64],
+        fresh: Identities,
+        more: UnitTerms,
+        gone: UnitTerms | None,
+        lost: NDArray[np.int64],
+    ) -> Identities:
+        """The words that name documents after some changed; whole ones are gone, and new.
+
+        terms: of all before.
+        kept (n,): row of each passage before, -1 for new ones.
+        fresh, more: of the new ones.
+        gone, lost: words of the passages that are gone, and the rows of these before.
+        """
+        place = np.where(kept < 0, np.cumsum(kept < 0) - 1, kept)
+        both = np.where(
+            kept < 0, len(self) + fresh.documents[place * (kept < 0)], self.documents[place * (kept >= 0)]
+        )
+        used, first, documents = np.unique(both, return_index=True, return_inverse=True)
+        number = np.full(len(self) + len(fresh), -1, dtype=np.int32)
+        number[used[np.argsort(first)]] = np.arange(len(used))
+        tables = []
+        for one, begin in ((self, 0), (fresh, len(self))):
+            word = np.repeat(np.arange(len(one.hashes)), np.diff(one.first))
+            table = np.empty(len(word), dtype=_ROW)
+            table["hash"], table["k"] = one.hashes[word], number[one.holders + begin]
+            table["titled"], table["number"] = one.titled, one.numbers[word]
+            tables.append(table[table["k"] >= 0])
+        table = np.concatenate(tables)
+        table = table[np.argsort(table["hash"], kind="stable")]
+        hashes, begin_of = np.unique(table["hash"], return_index=True)
+        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        known = self.hashes[at] == hashes
+        spread = np.where(known, self.spread[at], 0).astype(np.int64)
+        for k in np.flatnonzero(~known).tolist():  # so far no document's identity had it
+            spread[k] = len(np.unique(self.documents[terms.passages_with(hashes[k])]))
+        spread += more.spread_of(hashes, fresh.documents.astype(np.int64))
+        if gone is not None:
+            _, groups = np.unique(self.documents[lost], return_inverse=True)
+            spread -= gone.spread_of(hashes, groups)
+        return Identities(
+            number[used][documents].astype(np.int32),
+            hashes,
+            spread.astype(np.int32),
+            np.append(begin_of, len(table)).astype(np.int64),
+            table["k"].copy(),
+            table["titled"].copy(),
+            table["number"][begin_of],
         )
 
     def __len__(self) -> int:
@@ -321,6 +372,7 @@ class Identities:
         return found
 
 
+_ROW = np.dtype([("hash", "<u8"), ("k", "<i4"), ("df", "<i4"), ("titled", "?"), ("number", "?")])
 _COLUMNS = ("documents", "hashes", "spread", "first", "holders", "titled", "numbers")
 
 

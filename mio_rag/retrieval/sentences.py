@@ -20,7 +20,7 @@ from mio_rag.errors import IndexFormatError, InputError
 from mio_rag.retrieval.cached import Progress
 from mio_rag.retrieval.embedders import Embedder
 from mio_rag.retrieval.texts import unit_text, units_of
-from mio_rag.retrieval.vectors import read_arrays, unfit
+from mio_rag.retrieval.vectors import LayeredRows, read_arrays, unfit
 from mio_rag.sentences import Pieces, Sentences, pieces_of
 from mio_rag.types import Passage
 
@@ -107,6 +107,15 @@ class SentenceIndex:
         )
         return SentenceIndex(first, *parts)
 
+    def layered(self, fresh: SentenceIndex, kept: NDArray[np.int64]) -> SentenceIndex:
+        """`_with` fresh ones, but for the vectors, which stay where they are."""
+        rows, first = gathered(self.first, fresh.first, kept)
+        spans, scales = (
+            np.concatenate([getattr(self, name), getattr(fresh, name)])[rows] for name in ("spans", "scales")
+        )
+        codes: Any = LayeredRows(self.codes, fresh.codes, rows)
+        return SentenceIndex(first, spans, codes, scales)
+
     def __len__(self) -> int:
         return len(self.spans)
 
@@ -178,7 +187,7 @@ class SentenceIndex:
 
     def vectors(self, at: NDArray[np.int64]) -> NDArray[np.float32]:
         """Vectors of some units, by their rows."""
-        found = np.asarray(self.codes).take(at, axis=0).astype(np.float32)
+        found = np.asarray(self.codes.take(at, axis=0), dtype=np.float32)
         found *= self.scales.take(at)[:, None]
         return found
 
@@ -238,5 +247,5 @@ def gathered(
         for k in (0, 1)
     )
     counts = end - begin
-    total = np.cumsum([0, *counts.tolist()], dtype=np.int64)
+    total = np.concatenate([[0], np.cumsum(counts)])
     return np.repeat(begin - total[:-1], counts) + np.arange(total[-1]), total

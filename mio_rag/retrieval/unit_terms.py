@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mio_rag.retrieval.hashed import HashedWords
+from mio_rag.retrieval.hashed import HASHED, HashedWords
 from mio_rag.retrieval.lexical import best_rows, distinct
 from mio_rag.retrieval.sentences import gathered
 from mio_rag.retrieval.texts import between_units, context_of, units_of
@@ -30,16 +30,16 @@ _MOST = 255  # a count is a byte
 _AT_ONCE = 1 << 18  # units whose words are counted together
 _ARRAYS = (
     *("words", "indptr", "rows", "counts", "owners", "lengths", "unit_contexts", "passage_contexts"),
-    *("df_units", "df_units_bare", "df_passages", "df_passages_bare"),
+    *(_FREQUENCIES := ("df_units", "df_units_bare", "df_passages", "df_passages_bare")),
 )
 
 
-class _Column(NamedTuple):
-    """A word: its column, rows and counts; units before place a of these, contexts from b on."""
+class _Listed(NamedTuple):
+    """A word: its rows, counts and "df_..."; units before place a of the rows, contexts from b on."""
 
-    column: int
     rows: NDArray[np.int32]
     counts: NDArray[np.float64]
+    df: dict[str, int]
     a: int
     b: int
 
@@ -73,7 +73,7 @@ class UnitTerms:
         passages += lengths[self._m : self._m + self._n]
         self._units = _damping(units), _damping(units + contexts[self._of_unit])
         self._passages = _damping(passages), _damping(passages + contexts[self._of_passage])
-        self._known: dict[str, list[_Column]] = {}  # of the last questions, for passages and units
+        self._known: dict[str, list[_Listed]] = {}  # of the last questions, for passages and units
         self._scored: dict[tuple[str, bool], NDArray[np.float64]] = {}  # of the last two
 
     @classmethod
@@ -133,7 +133,37 @@ class UnitTerms:
         return cls(words, arrays | _document_frequencies(arrays, size))
 
     def _with(self, fresh: UnitTerms | None, kept: NDArray[np.int64]) -> UnitTerms:
-        """The words of passages that are kept, and of new ones; `rows` of both are numbered anew."""
+        """The words of passages that are kept, and of new ones."""
+        arrays, places = self._placed(fresh, kept)
+        total, table, keys, counts = len(arrays["lengths"]), self._arrays["words"], [], []
+        for k, (part, place) in enumerate(zip((self, fresh), places, strict=False)):
+            assert part is not None
+            columns = np.repeat(np.arange(len(part._indptr) - 1), np.diff(part._indptr))
+            if k:
+                table, joined = _joined_words(table, part._arrays["words"], len(self._indptr) - 1)
+                columns = joined[columns]
+            rows = place[np.asarray(part._rows)].astype(np.int64)
+            keys.append((columns * total + rows)[rows >= 0])
+            counts.append(np.asarray(part._counts)[rows >= 0])
+        key = np.concatenate(keys)
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+        used, column = np.unique(key // total, return_inverse=True)  # no text has the others any more
+        table = table[np.isin(table["column"], used)]
+        table["column"] = np.searchsorted(used, table["column"])
+        arrays |= {
+            "words": table,
+            "indptr": np.searchsorted(column, np.arange(len(used) + 1)),
+            "rows": (key % total).astype(np.int32),
+            "counts": np.concatenate(counts)[order],
+        }
+        return UnitTerms(self.words, arrays | _document_frequencies(arrays, len(used)))
+
+    def _placed(
+        self, fresh: UnitTerms | None, kept: NDArray[np.int64]
+    ) -> tuple[dict[str, NDArray[Any]], list[NDArray[np.int32]]]:
+        """The rows of passages that are kept, and of new ones: their owners, lengths and contexts, and where
+        each row of either part stands among them, -1 for those that are gone."""
         parts = [self] if fresh is None else [self, fresh]
         firsts = [np.searchsorted(part._owners, np.arange(part._n + 1)) for part in (self, fresh or self)]
         units, first = gathered(firsts[0], firsts[1] if fresh else np.zeros(1, dtype=np.int64), kept)
@@ -143,13 +173,14 @@ class UnitTerms:
             np.concatenate([part._arrays[name] + k * above[0] for k, part in enumerate(parts)])[rows]
             for name, rows in (("unit_contexts", units), ("passage_contexts", passages))
         )
-        contexts = np.unique(np.concatenate([of_unit, of_passage]))
-        # Where each row of the parts stands now, -1 for those that are gone.
-        places: list[list[NDArray[np.int64]]] = [[] for _ in parts]
+        used = np.zeros(sum(above), dtype=bool)
+        used[of_unit] = used[of_passage] = True
+        contexts = np.flatnonzero(used)
+        places: list[list[NDArray[np.int32]]] = [[] for _ in parts]
         lengths, begin = [], 0
         for kind, rows in enumerate((units, passages, contexts)):
             sizes = [(part._m, part._n, one)[kind] for part, one in zip(parts, above, strict=True)]
-            place = np.full(sum(sizes), -1, dtype=np.int64)
+            place = np.full(sum(sizes), -1, dtype=np.int32)
             place[rows] = begin + np.arange(len(rows))
             begin += len(rows)
             starts = [(0, part._m, part._m + part._n)[kind] for part in parts]
@@ -157,32 +188,14 @@ class UnitTerms:
             lengths.append(np.concatenate(found)[rows])
             for k, one in enumerate(np.split(place, np.cumsum(sizes)[:-1])):
                 places[k].append(one)
-        table, keys, counts = self._arrays["words"], [], []
-        for k, part in enumerate(parts):
-            columns = np.repeat(np.arange(len(part._indptr) - 1), np.diff(part._indptr))
-            if k:
-                table, place = _joined_words(table, part._arrays["words"], len(self._indptr) - 1)
-                columns = place[columns]
-            rows = np.concatenate(places[k])[np.asarray(part._rows)]
-            keys.append((columns * begin + rows)[rows >= 0])
-            counts.append(np.asarray(part._counts)[rows >= 0])
-        key = np.concatenate(keys)
-        order = np.argsort(key, kind="stable")
-        key = key[order]
-        used, column = np.unique(key // begin, return_inverse=True)  # no text has the others any more
-        table = table[np.isin(table["column"], used)]
-        table["column"] = np.searchsorted(used, table["column"])
+        number = np.cumsum(used) - 1
         arrays: dict[str, NDArray[Any]] = {
-            "words": table,
-            "indptr": np.searchsorted(column, np.arange(len(used) + 1)),
-            "rows": (key % begin).astype(np.int32),
-            "counts": np.concatenate(counts)[order],
             "lengths": np.concatenate(lengths).astype(np.int32),
             "owners": np.repeat(np.arange(len(kept)), np.diff(first)).astype(np.int32),
-            "unit_contexts": np.searchsorted(contexts, of_unit).astype(np.int32),
-            "passage_contexts": np.searchsorted(contexts, of_passage).astype(np.int32),
+            "unit_contexts": number[of_unit].astype(np.int32),
+            "passage_contexts": number[of_passage].astype(np.int32),
         }
-        return UnitTerms(self.words, arrays | _document_frequencies(arrays, len(used)))
+        return arrays, list(map(np.concatenate, places))
 
     def __len__(self) -> int:
         return self._n
@@ -217,6 +230,21 @@ class UnitTerms:
         pairs, _ = distinct(columns * (int(groups.max()) + 1) + groups[passage])
         return np.bincount(pairs // (int(groups.max()) + 1), minlength=len(self._indptr) - 1)
 
+    def passages_with(self, hashed: np.uint64) -> NDArray[np.int64]:
+        """Passages that have a word by its hash, headings above them aside."""
+        column = self._columns.column(hashed)
+        if column is None:
+            return np.zeros(0, dtype=np.int64)
+        rows = np.asarray(self._rows[int(self._indptr[column]) : int(self._indptr[column + 1])])
+        a, b = self._bounds(rows)
+        return np.concatenate([self._owners[rows[:a]], rows[a:b] - self._m]).astype(np.int64)
+
+    def spread_of(self, hashes: NDArray[np.uint64], groups: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`spread` of words by their hashes."""
+        table, counts = self._arrays["words"], self.spread(groups)
+        at = np.minimum(np.searchsorted(np.ascontiguousarray(table["hash"]), hashes), len(table) - 1)
+        return np.where(table["hash"][at] == hashes, counts[table["column"][at]], 0)
+
     def scores(self, question: str, *, bare: bool = False) -> NDArray[np.float64]:
         """The score of every passage, shape (n,), >= 0; all 0 where no passage shares a word.
 
@@ -226,14 +254,14 @@ class UnitTerms:
             return known
         found = np.zeros(self._n)
         damping = self._passages[0 if bare else 1]
-        df = self._arrays["df_passages_bare" if bare else "df_passages"]
-        for column, rows, counts, a, b in self._asked(question):
+        kind = "df_passages_bare" if bare else "df_passages"
+        for rows, counts, df, a, b in self._asked(question):
             tf = np.bincount(self._owners[rows[:a]], counts[:a], self._n).astype(np.float64)
             tf[rows[a:b] - self._m] += counts[a:b]
             if not bare and b < rows.size:
                 tf += self._in_contexts(rows[b:], counts[b:])[self._of_passage]
             at = np.flatnonzero(tf)
-            found[at] += _bm25(tf[at], damping[at], int(df[column]), self._n)
+            found[at] += _bm25(tf[at], damping[at], df[kind], self._n)
         found.flags.writeable = False
         self._scored = {**dict(list(self._scored.items())[-1:]), (question, bare): found}
         return found
@@ -245,40 +273,47 @@ class UnitTerms:
         """
         found = np.zeros(len(units))
         damping = self._units[0 if bare else 1]
-        own, sought = damping[units], units.astype(self._rows.dtype)
-        df = self._arrays["df_units_bare" if bare else "df_units"]
-        for column, rows, counts, a, b in self._asked(question):
+        own, sought = damping[units], units.astype(np.int32)
+        kind = "df_units_bare" if bare else "df_units"
+        for rows, counts, df, a, b in self._asked(question):
             tf = np.zeros(len(units))
             if a:
                 place = np.minimum(rows[:a].searchsorted(sought), a - 1)
                 tf = np.where(rows[place] == sought, counts[place], 0.0)
             if not bare and b < rows.size:
                 tf += self._in_contexts(rows[b:], counts[b:])[self._of_unit[units]]
-            found += _bm25(tf, own, int(df[column]), self._m)
+            found += _bm25(tf, own, df[kind], self._m)
         return found
 
     def best_units(self, question: str, k: int) -> NDArray[np.int64]:
         """The k units of best score, without what stands above them; best first."""
         found, damping = np.zeros(self._m), self._units[0]
-        for column, rows, counts, a, _ in self._asked(question):
+        for rows, counts, df, a, _ in self._asked(question):
             at = rows[:a]
-            df = int(self._arrays["df_units_bare"][column])
-            found[at] += _bm25(counts[:a], damping[at], df, self._m)
+            found[at] += _bm25(counts[:a], damping[at], df["df_units_bare"], self._m)
         return best_rows(found, k)
 
-    def _asked(self, question: str) -> list[_Column]:
+    def _asked(self, question: str) -> list[_Listed]:
         """The words of a question that stand anywhere."""
         if (known := self._known.get(question)) is not None:
             return known
-        found, ends = [], np.array([self._m, self._m + self._n], dtype=self._rows.dtype)
-        for word in self.words.asked(question):
-            if (column := self._columns.get(word)) is not None:
-                part = slice(int(self._indptr[column]), int(self._indptr[column + 1]))
-                rows = np.asarray(self._rows[part])
-                a, b = rows.searchsorted(ends).tolist()
-                found.append(_Column(column, rows, np.asarray(self._counts[part], dtype=np.float64), a, b))
+        found = [one for word in self.words.asked(question) if (one := self._listed(word)) is not None]
         self._known = {**dict(list(self._known.items())[-3:]), question: found}
         return found
+
+    def _listed(self, word: str) -> _Listed | None:
+        """A word with the rows that have it; None where none has."""
+        if (column := self._columns.get(word)) is None:
+            return None
+        part = slice(int(self._indptr[column]), int(self._indptr[column + 1]))
+        rows, counts = np.asarray(self._rows[part]), np.asarray(self._counts[part], dtype=np.float64)
+        df = {name: int(self._arrays[name][column]) for name in _FREQUENCIES}
+        return _Listed(rows, counts, df, *self._bounds(rows))
+
+    def _bounds(self, rows: NDArray[np.int32]) -> tuple[int, int]:
+        """Where the units end among some rows, and where contexts begin."""
+        a, b = rows.searchsorted(np.array([self._m, self._m + self._n], dtype=np.int32)).tolist()
+        return a, b
 
     def _in_contexts(self, rows: NDArray[np.int32], counts: NDArray[np.float64]) -> NDArray[np.float64]:
         found = np.zeros(len(self._arrays["lengths"]) - self._m - self._n)
@@ -305,6 +340,49 @@ class UnitTerms:
         on_disk = [name for name in _ARRAYS if mapped and name not in _SMALL]
         arrays = load_arrays(folder / TERMS_FILE, _ARRAYS, on_disk)
         return cls(Words(told["languages"]), arrays)
+
+
+class LayeredTerms(UnitTerms):
+    """The words of a large index, and of what changed since, joined when a question asks for them.
+
+    first, second: of the large index, and of new passages, in its languages.
+    gone: of passages of the first that are no longer there.
+    kept (n,): row of each passage in the first, -1 for new ones.
+    """
+
+    def __init__(
+        self, first: UnitTerms, second: UnitTerms, gone: UnitTerms | None, kept: NDArray[np.int64]
+    ) -> None:
+        arrays, self._places = first._placed(second, kept)
+        none = np.zeros(0, dtype=np.int32)
+        empty = {"words": np.zeros(0, dtype=HASHED), "indptr": np.zeros(1, np.int64), "rows": none}
+        super().__init__(first.words, arrays | empty | {"counts": none})
+        self._first, self._second, self._gone, self._kept = first, second, gone, kept
+
+    def _listed(self, word: str) -> _Listed | None:
+        parts = [part._listed(word) for part in (self._first, self._second)]
+        found = [(place[one.rows], one) for place, one in zip(self._places, parts, strict=True) if one]
+        if not found:
+            return None
+        rows, counts = (
+            np.concatenate([at for at, _ in found]),
+            np.concatenate([one.counts for _, one in found]),
+        )
+        order = np.argsort(rows, kind="stable")[int((rows < 0).sum()) :]
+        rows, gone = rows[order], None if self._gone is None else self._gone._listed(word)
+        df = {
+            name: sum(one.df[name] for _, one in found) - (0 if gone is None else gone.df[name])
+            for name in _FREQUENCIES
+        }
+        return _Listed(rows, counts[order], df, *self._bounds(rows)) if rows.size else None
+
+    def holding(self, word: str) -> int:
+        """How many passages have a word, above them or in them."""
+        return 0 if (found := self._listed(word)) is None else found.df["df_passages"]
+
+    def save(self, folder: Path) -> None:
+        """Write both as one."""
+        self._first._with(self._second, self._kept).save(folder)
 
 
 _SMALL = ("indptr", "owners", "lengths", "unit_contexts", "passage_contexts")

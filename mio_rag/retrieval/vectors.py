@@ -142,7 +142,7 @@ def unfit(path: Path) -> IndexFormatError:
     return IndexFormatError(f"'{path}' does not fit the index's passages: build the index again")
 
 
-def forget(*arrays: NDArray[Any]) -> None:
+def forget(*arrays: Any) -> None:
     """Give back the memory of arrays that lie on disk; they stay in their files. Others are left alone."""
     for array in arrays:
         held = getattr(array, "_mmap", None) if isinstance(array, np.memmap) else None
@@ -165,7 +165,7 @@ class MappedVectors:
 
     def __init__(
         self,
-        rows: NDArray[Any],
+        rows: NDArray[Any] | LayeredRows,
         head: bytes,
         low: NDArray[np.float32] | None = None,
         span: NDArray[np.float32] | None = None,
@@ -176,7 +176,7 @@ class MappedVectors:
         self._low, self._span = low, span
 
     @classmethod
-    def exact(cls, vectors: NDArray[np.float32]) -> MappedVectors:
+    def exact(cls, vectors: NDArray[np.float32] | LayeredRows) -> MappedVectors:
         """Vectors in memory, which are not copied."""
         count, width = vectors.shape
         head = _HEADER.pack(b"IxFI", width, count, 1 << 20, 1 << 20, 1, _INNER_PRODUCT)
@@ -189,6 +189,11 @@ class MappedVectors:
             step = max(1, _BYTES_AT_ONCE // self.d)
             for first in range(0, self.ntotal, step):  # a full disk is noticed
                 file.write(self._rows[first : first + step].tobytes())
+
+    @property
+    def rows(self) -> NDArray[Any] | LayeredRows:
+        """The vectors, or their codes."""
+        return self._rows
 
     @property
     def is_coded(self) -> bool:
@@ -237,6 +242,35 @@ class MappedVectors:
         """Give back the memory of rows that were read, if all take much; they stay in the file."""
         if self._gives_back and self._rows.nbytes > _KEPT:
             forget(self._rows)
+
+
+class LayeredRows:
+    """Rows of two arrays in an order of their own; only those that are asked for are read.
+
+    rows (n,): of the first, and behind them of the second.
+    """
+
+    def __init__(self, first: Any, second: Any, rows: NDArray[np.int64]) -> None:
+        self._first, self._second, self._rows = first, second, rows
+        self.shape, self.dtype = (len(rows), *first.shape[1:]), first.dtype
+        self.nbytes = int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, at: Any) -> NDArray[Any]:
+        rows, size = self._rows[at], len(self._first)
+        found = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
+        inside = rows < size
+        found[inside], found[~inside] = self._first[rows[inside]], self._second[rows[~inside] - size]
+        return found
+
+    def take(self, at: Any, axis: int = 0) -> NDArray[Any]:
+        """Some of the rows."""
+        return self[at]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(dtype or self.dtype, copy=False)
 
 
 VECTOR_KINDS = ("exact", "8bit", "pq")

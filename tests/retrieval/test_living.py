@@ -1,6 +1,8 @@
 """An index whose documents change: only what changed is read and embedded, and it answers as a fresh one."""
 
 import hashlib
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -132,3 +134,52 @@ def test_what_is_known_of_a_file_is_not_read_again(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("It was changed.")
     again = read_folder(tmp_path, known={"a.md": kept, "gone.md": kept})
     assert [p.text for p in again.passages] == ["It is so.", "It is not so."]
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indexes of a few passages are large."""
+    for module in ("index", "layers"):
+        monkeypatch.setattr(f"mio_rag.retrieval.{module}.LARGE", 4)
+    monkeypatch.setattr(sources, "_FEW", 1.0)
+    monkeypatch.setattr("mio_rag.retrieval.layers._MOST", 0.9)
+    monkeypatch.setattr(sources, "make_embedder", lambda name, folder=None: ByHash())
+    monkeypatch.setattr("mio_rag.retrieval.index.make_embedder", lambda name, folder=None: ByHash())
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.skipif(os.name == "nt", reason="open files are not replaced there")
+def test_a_large_index_takes_changes_without_being_written_anew(tmp_path: Path) -> None:
+    documents, out = tmp_path / "documents", tmp_path / "index"
+    documents.mkdir()
+    for k in range(20):
+        (documents / f"{k:02}.md").write_text(text(k))
+    before = open_source(documents, Building(), out=out).index
+    reader, passages = CorpusIndex.load(out), list(before.passages)
+    written = (out / "dense.faiss").stat().st_ino
+    steps: list[dict[str, str | None]] = [
+        {"03.md": None},
+        {"07.md": text(7) + "\nThe zebra costs 7 euros.\n", "zz.md": "# New\n\nIt is new. A zebra asks.\n"},
+        {"07.md": text(8), "00.md": None, "aa.md": text(11), "03.md": text(4)},
+        {"07.md": text(7), "zz.md": None},
+    ]
+    for step in steps:
+        for name, body in step.items():
+            (documents / name).unlink() if body is None else (documents / name).write_text(body)
+        opened = open_source(documents, Building(), out=out)
+        assert set(opened.changes.all) == set(step)
+        assert (out / "base" / "dense.faiss").stat().st_ino == written
+        fresh = CorpusIndex.build(load_folder(documents).passages, ByHash())
+        for index in (
+            opened.index,
+            CorpusIndex.load(out),
+            CorpusIndex.load(opened.index.save(tmp_path / "x")),
+        ):
+            assert index.layers is not None
+            assert_same(index, fresh)
+            assert index.repetition is not None
+            assert fresh.repetition is not None
+            assert index.repetition.copies == fresh.repetition.copies
+        shutil.rmtree(tmp_path / "x")
+    assert list(reader.passages) == passages
+    assert not open_source(documents, Building(), out=out).built

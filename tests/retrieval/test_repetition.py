@@ -10,7 +10,6 @@ from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.embedders import TfidfEmbedder
 from mio_rag.retrieval.repetition import (
     Repetition,
-    contradicting,
     find_groups,
     find_spans,
     similarity,
@@ -44,12 +43,12 @@ class TestPlaces:
         windows = [Passage(p.id, p.text, "", "a", k * 60) for k, p in enumerate(_windows("a", step=15))]
         right = [Passage(p.id, p.text, "", "a", int(s)) for p, (s, _) in zip(
             windows, find_spans(_windows("a")), strict=True)]  # fmt: skip
-        assert contradicting(right) == 0
+        assert Repetition.build(right).contradicting == 0
         wrong = [*right]
         wrong[3] = Passage("x", right[3].text.replace("w5", "v5"), "", "a", right[3].start)
         apart = [Passage(f"o{p.id}", p.text, "", "other", p.start) for p in right]
-        assert contradicting([*wrong, *apart]) == len(wrong)
-        assert contradicting(windows) == len(windows)
+        assert Repetition.build([*wrong, *apart]).contradicting == len(wrong)
+        assert Repetition.build(windows).contradicting == len(windows)
         spans = Repetition.build([*wrong, *apart]).spans
         assert (spans[: len(wrong)] == -1).all()
         assert (spans[len(wrong) :] == find_spans(right)).all()

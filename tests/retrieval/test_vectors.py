@@ -58,6 +58,13 @@ def test_lists_of_close_vectors_hold_nearly_all_of_the_nearest(tmp_path: Path) -
         assert rows.tolist() == found.candidates(query).tolist() == sorted(set(rows.tolist()))
         assert len(rows) < 1500
         assert len(np.intersect1d(np.argsort(-vectors @ query)[:20], rows)) >= 19
+    order = np.delete(np.arange(3010), range(100, 150))[::-1]  # without some rows, and with ten new ones
+    moved = again.moved(order, vectors[:10])
+    for query in vectors[::300]:
+        rows = order[moved.candidates(query)]
+        old = np.setdiff1d(again.candidates(query), range(100, 150))
+        assert np.array_equal(np.sort(rows[rows < 3000]), old)
+        assert set(rows[rows >= 3000] - 3000) == set(old[old < 10])
     with pytest.raises(IndexFormatError, match="does not fit"):
         Nearest.load(tmp_path, 2999)
     assert Nearest.build(unit(3000, 32)) is None  # nothing lies together
