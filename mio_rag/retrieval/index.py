@@ -4,7 +4,7 @@
     passages.npy      where its lines begin
     passages.jsonl    what `Passage.to_dict` gives, one passage a line, in row order
     dense.faiss       inner-product index over unit vectors (exact, or compressed)
-    nearest.npz       lists of close vectors (of large ones); see `mio_rag.retrieval.nearest`
+    nearest.faiss     short codes of vectors (of large ones); see `mio_rag.retrieval.nearest`
     bm25/             the lexical index; see `mio_rag.retrieval.lexical`, of documents
                       `mio_rag.retrieval.unit_terms`
     scope.npz         the words that name documents (of documents); see `mio_rag.retrieval.scope`
@@ -341,7 +341,7 @@ class CorpusIndex:
                 self._save_rows(work)
             else:
                 self.layers.save(work)
-            for part in (self.nearest, self.links, self.repetition, self.identities):
+            for part in (self.links, self.repetition, self.identities):
                 if part is not None:
                     part.save(work)
             self.embedder.save(work)
@@ -356,6 +356,7 @@ class CorpusIndex:
                 "fingerprint": self.embedder.fingerprint,
                 "passages": len(self),
                 "dimensions": self.dimensions,
+                "nearest": self.nearest.wide if self.nearest else 0,
                 "sha256": {p.relative_to(work).as_posix(): sha256_of(p) for p in files},
                 "stamps": {p.relative_to(work).as_posix(): _stamp(p) for p in files},
             }
@@ -379,8 +380,9 @@ class CorpusIndex:
             faiss = require("faiss", "retrieval", "dense retrieval")
             (work / "dense.faiss").write_bytes(faiss.serialize_index(self._dense).tobytes())
         self._bm25.save(work / "bm25")
-        if self.sentences is not None:
-            self.sentences.save(work)
+        for part in (self.sentences, self.nearest):
+            if part is not None:
+                part.save(work)
 
     @classmethod
     def load(
@@ -406,7 +408,6 @@ class CorpusIndex:
             return held.joined(
                 repetition=Repetition.load(path, count),
                 identities=Identities.load(path, count),
-                nearest=Nearest.load(path, count),
             )
         try:
             passages: Sequence[Passage]
@@ -437,7 +438,7 @@ class CorpusIndex:
         embedder = _embedder_of(manifest, path, embedder)
         links = LinkIndex.load(path, count, mapped=mapped)
         repetition, identities = Repetition.load(path, count), Identities.load(path, count)
-        nearest = Nearest.load(path, count)
+        nearest = Nearest.load(path, manifest.get("nearest", 0))
         cut = SentenceIndex.load(path, len(passages), dense.d, mapped=mapped or os.name != "nt")
         if isinstance(bm25, UnitTerms) and (cut is None or identities is None or bm25.units != len(cut)):
             raise IndexFormatError(f"the index '{path}' lacks parts of its documents: build it again")

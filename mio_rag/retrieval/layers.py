@@ -74,6 +74,7 @@ class Layers:
             MappedVectors.exact(LayeredRows(base.vectors, more.vectors, rows)),
             LayeredTerms(base.terms, more.terms, self.gone, kept),
             sentences=first.layered(second, kept),
+            nearest=base.nearest and base.nearest.moved(rows, len(base)),
             layers=self,
             **parts,
         )
@@ -168,8 +169,7 @@ def changed(
     gone = UnitTerms.build([base.passages[k] for k in lost.tolist()], words) if lost.size else None
     made = Layers(base, folder if old is None else old.folder, more, gone, rows)
     identities = base.identities.changed(base.terms, made.kept, more.identities, terms, gone, lost)  # type: ignore[arg-type]
-    nearest = None if base.nearest is None else base.nearest.moved(rows, more.vectors)
-    found = made.joined(identities=identities, nearest=nearest)
+    found = made.joined(identities=identities)
 
     def near(row: int) -> list[int]:
         return list(map(int, found.search_dense(found.embeddings([row])[0], _ALIKE)[0]))
