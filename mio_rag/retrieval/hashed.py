@@ -111,8 +111,8 @@ class HashedWords:
     def __init__(self, table: NDArray[Any]) -> None:
         if table.dtype != HASHED:
             raise ValueError("the words of the lexical index are not those of this format")
-        self.table = table
-        self._hashes = table["hash"]
+        self.table = np.asarray(table)  # parts of a mapped one take ten times as long
+        self._hashes = self.table["hash"]
 
     @classmethod
     def of(cls, columns: Mapping[str, int]) -> HashedWords:

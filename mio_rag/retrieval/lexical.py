@@ -59,7 +59,8 @@ class LexicalIndex:
         languages = parameters.get("languages")
         self.words: Callable[[str], list[str]] = words_of if languages is None else Words(languages)
         self._arrays, self._parameters = arrays, dict(parameters)
-        self._indptr, self._rows, self._counts = arrays["indptr"], arrays["rows"], arrays["counts"]
+        # Plain arrays, of which parts are taken in a tenth of the time of mapped ones.
+        self._indptr, self._rows, self._counts = map(np.asarray, (arrays[name] for name in _ARRAYS[1:4]))
         self._columns, lengths = HashedWords(arrays["words"]), arrays["lengths"]
         if not len(self._rows) == len(self._counts) == self._indptr[-1] or not len(lengths):
             raise ValueError("the parts of the lexical index do not fit together")
@@ -133,20 +134,16 @@ class LexicalIndex:
         times = Counter(self._asked(question))
         rarest = sorted(times, key=lambda column: self._df(column))
         left, least = sum(times[column] * float(self._weight(column)) for column in rarest), 0.0
-        found, seen = np.zeros(len(self), dtype=np.float32), [np.zeros(0, dtype=np.int32)]
+        found = np.zeros(len(self), dtype=np.float32)
         for column in rarest:
             if left < least:
                 break
             listed, scores = self._scored(column)
             found[listed] += scores * times[column]
             left -= times[column] * float(self._weight(column))
-            seen.append(np.asarray(listed))
             if (more := len(listed) - k) >= 0:
                 least = max(least, float(np.partition(found[listed], more)[more]) * (1 - _ROUNDED))
-        if sum(map(len, seen)) < len(self) // 8:
-            rows = np.unique(np.concatenate(seen)).astype(np.int64)
-        else:
-            rows = np.flatnonzero(found).astype(np.int64)
+        rows = np.flatnonzero(found)
         rows = rows[found[rows] * (1 + _ROUNDED) + max(0.0, left) >= least]
         exact = self.of(question, rows)
         best = best_rows(exact, k)

@@ -79,10 +79,7 @@ class SentenceIndex:
                 spans.append(unit[:2])
         texts = list(place)
         width = 0 if texts else embedder.encode([]).shape[1]
-        codes, scales = (
-            [np.zeros((0, width), dtype=np.int8)] if width else [],
-            [np.zeros(0, dtype=np.float32)],
-        )
+        codes, scales = np.empty((len(texts), width), dtype=np.int8), np.empty(len(texts), dtype=np.float32)
         for begin in range(0, len(texts), _AT_ONCE):
             part = texts[begin : begin + _AT_ONCE]
             vectors = np.asarray(embedder.encode(part, progress), dtype=np.float32)
@@ -91,13 +88,18 @@ class SentenceIndex:
                     f"embedder '{embedder.name}' returned shape {vectors.shape} for {len(part)} sentences, "
                     "or NaN: it must return a finite row for each"
                 )
-            scales.append(np.maximum(np.abs(vectors).max(axis=1, initial=0.0) / _LARGEST, 1e-12))
-            codes.append(np.rint(vectors / scales[-1][:, None]).astype(np.int8))
+            if not begin:
+                codes = np.empty((len(texts), vectors.shape[1]), dtype=np.int8)
+            end = begin + len(part)
+            scales[begin:end] = np.maximum(np.abs(vectors).max(axis=1, initial=0.0) / _LARGEST, 1e-12)
+            codes[begin:end] = np.rint(vectors / scales[begin:end, None])
         if progress:
             progress(len(at) - len(texts))
         first = np.cumsum([0, *counts], dtype=np.int64)
         flat = np.array(spans, dtype=np.int32).reshape(-1, 2)
-        return cls(first, flat, np.concatenate(codes)[at], np.concatenate(scales)[at])
+        if len(texts) < len(at):
+            codes, scales = codes[at], scales[at]
+        return cls(first, flat, codes, scales)
 
     def _with(self, fresh: SentenceIndex, kept: NDArray[np.int64]) -> SentenceIndex:
         """The units of passages that are kept, and those of new ones, in the order of the passages."""

@@ -60,7 +60,7 @@ class UnitTerms:
     def __init__(self, words: Words, arrays: dict[str, NDArray[Any]]) -> None:
         self.words, self._arrays = words, arrays
         self._columns = HashedWords(arrays["words"])
-        self._indptr, self._rows, self._counts = arrays["indptr"], arrays["rows"], arrays["counts"]
+        self._indptr, self._rows, self._counts = map(np.asarray, (arrays[name] for name in _ARRAYS[1:4]))
         self._owners = arrays["owners"]
         self._of_unit, self._of_passage = arrays["unit_contexts"], arrays["passage_contexts"]
         self._m, self._n = len(self._owners), len(self._of_passage)
@@ -73,6 +73,7 @@ class UnitTerms:
         passages += lengths[self._m : self._m + self._n]
         self._units = _damping(units), _damping(units + contexts[self._of_unit])
         self._passages = _damping(passages), _damping(passages + contexts[self._of_passage])
+        self._df = {name: np.asarray(arrays[name]) for name in _FREQUENCIES if name in arrays}
         self._known: dict[str, list[_Listed]] = {}  # of the last questions, for passages and units
         self._scored: dict[tuple[str, bool], NDArray[np.float64]] = {}  # of the last two
 
@@ -307,7 +308,7 @@ class UnitTerms:
             return None
         part = slice(int(self._indptr[column]), int(self._indptr[column + 1]))
         rows, counts = np.asarray(self._rows[part]), np.asarray(self._counts[part], dtype=np.float64)
-        df = {name: int(self._arrays[name][column]) for name in _FREQUENCIES}
+        df = {name: int(self._df[name][column]) for name in _FREQUENCIES}
         return _Listed(rows, counts, df, *self._bounds(rows))
 
     def _bounds(self, rows: NDArray[np.int32]) -> tuple[int, int]:
