@@ -187,7 +187,7 @@ def _languages(texts: Sequence[str]) -> tuple[list[str], bool]:
         given = counts if languages is _LATIN else unusual
         words = {word: count for word, count in given.items() if letter.match(word)}
         total = sum(words.values())
-        told = {name: sum(words.get(word, 0) for word in STOP_WORDS[name]) for name in languages}
+        told = {name: sum(words[word] for word in words.keys() & STOP_WORDS[name]) for name in languages}
         best = max(languages, key=lambda name: told[name])
         known = told[best] >= _LEAST_SHARE * max(1, total)
         if languages is _LATIN:
