@@ -1,2 +1,1 @@
-"""Measurements that anyone can repeat: `python -m benchmarks NAME` writes the JSON that figures are drawn
-from."""
+"""Measurements that anyone can repeat: `python -m benchmarks run NAME` writes the JSON of its figures."""

@@ -1,9 +1,8 @@
 """Whether the evidence is complete: how far off the probabilities of the regression are.
 
 Relevance of every set is weighed by a model that was fitted on the other sets. A row is a question with what
-the program reads at one price; six prices from dear to free give selections of all sizes. Measured are other
-questions of sets that the regression was fitted on, a set that it was not fitted on, other questions of a set
-that alone it was fitted on, and an unknown set after an adaptation to some questions of it.
+the program reads at one price, of six. Measured are other questions of sets that the regression was fitted
+on, a set that it was not fitted on, and one after an adaptation to some of its questions.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ _TYPES: Mapping[str, Callable[[str], Any]] = {"path": Path, "int": int, "float":
 _KEYS = {"about", "section", "measure", "sets", "limit", "settings", "quick"}
 _SETTING = {"default", "type", "help", "required", "choices", "flag"}
 _PACKAGES = (
-    *("numpy", "scipy", "numba", "scikit-learn", "faiss-cpu", "highspy", "ortools", "quantecon"),
-    *("mdpsolver", "ray", "langchain-core", "llama-index-core", "dspy", "haystack-ai"),
+    *("numpy", "scipy", "numba", "scikit-learn", "faiss-cpu", "highspy", "ortools"),
+    *("ray", "langchain-core", "llama-index-core", "dspy", "haystack-ai"),
 )
 #: Settings of every study on question sets; see `benchmarks.questions.load_sets`.
 _ON_SETS: dict[str, dict[str, Any]] = {

@@ -1,9 +1,8 @@
 """Search strategies alone and together, and bandits against fixed sets of them and the oracle.
 
 All strategies search for every question once. Rankings of each of the 31 sets are then merged and selected
-from by the package itself, which gives a table of outcomes. Policies live through orders of its questions,
-drawn with replacement: a bandit learns from contributions, which need no labels; what it earns is recall of
-the gold passages less the price of the tokens.
+from by the package itself, which gives a table of outcomes. Policies live through orders of its questions; a
+bandit learns from contributions without labels, and earns recall of the gold less the price of the tokens.
 """
 
 from __future__ import annotations

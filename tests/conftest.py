@@ -5,7 +5,7 @@ import os
 # Before anything loads BLAS, and for subprocesses too: arrays of tests are small, and threads that wait for
 # one another spin. Where the number of threads matters, a test sets it itself.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Parallel numba (quantecon's) sets the threads of OpenMP for the whole process; torch then spins on two.
+# Parallel numba sets the threads of OpenMP for the whole process; torch then spins on two.
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 # Tests start this package in about eighty processes of their own: only the first of them need compile it, at
 # a tenth of a second of processor time each.

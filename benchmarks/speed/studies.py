@@ -8,10 +8,6 @@ with shared text and side rows are measured by CPU time of one thread. Building 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -20,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.runner import Measured, at_least, figure, note, numbers, text_table
+from benchmarks.runner import Measured, at_least, figure, numbers, text_table
 from benchmarks.speed.cells import build, chosen_cells, grid
 from benchmarks.speed.contest import OURS, Ledger, Row, entrants, similar_passages
 from benchmarks.speed.pools import Pool, load_pools, set_of
@@ -269,48 +265,3 @@ def programs_with_rows(pool: Pool, n: int, budget: int, seed: int) -> dict[str, 
         kind: base.replace(side=SideConstraints(**side), **more).program(candidates, budget)
         for kind, (more, side) in kinds.items()
     }
-
-
-# Memory and start-up ---------------------------------------------------------------------------------------
-
-# As a user's script would: what is timed begins before anything but the standard library is loaded.
-_SCRIPT = """
-import json, sys, time
-start = time.perf_counter()
-from mio_rag.solvers import SolveOptions, solve
-imported = time.perf_counter()
-def megabytes(name):
-    line = next(line for line in open("/proc/self/status") if line.startswith(name))
-    return int(line.split()[1]) / 1024
-at_import = megabytes("VmRSS:")
-from benchmarks.speed.contest import similar_passages
-program = similar_passages(int(sys.argv[1]))
-built = time.perf_counter()
-result = solve(program, "branch_and_bound", SolveOptions(time_limit_seconds=float(sys.argv[2])))
-done = time.perf_counter()
-print(json.dumps({
-    "import_seconds": imported - start, "first_solve_seconds": done - built,
-    "seconds": (imported - start) + (done - built), "status": result.status.value,
-    "megabytes_above_import": megabytes("VmHWM:") - at_import,
-}))
-"""
-
-
-def measure_process(given: argparse.Namespace) -> Measured:
-    """Solve in new processes: seconds from `import` to the first answer, megabytes above the import."""
-    at_least(given, processes=1, items=2, seconds=0.1)
-    warmup()  # fills the cache of compiled code
-    runs = []
-    for k in range(given.processes + 1):
-        note(f"process {k} of {given.processes}" if k else "a process to bring the files into memory")
-        command = [sys.executable, "-c", _SCRIPT, str(given.items), str(given.seconds)]
-        done = subprocess.run(
-            command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
-        )
-        runs.append(json.loads(done.stdout))
-    medians = {n: statistics.median(run[n] for run in runs[1:]) for n in runs[0] if n != "status"}
-    slowest = max(run["seconds"] for run in runs[1:])
-    text = text_table((f"{given.items} items", "median"), [(n, f"{v:.3f}") for n, v in medians.items()])
-    return Measured(
-        {"items": given.items, "runs": runs[1:], "medians": medians, "slowest_seconds": slowest}, text
-    )

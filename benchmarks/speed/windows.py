@@ -3,10 +3,7 @@
 All passages of a title are one document. It is cut into windows of `WORDS` words, each of which repeats a
 share of the one before. Text between two neighbouring borders is a segment, and so is the title; each has the
 tokens that MiniLM's tokenizer counts. The pool of a question is the `POOL` windows of the largest MiniLM
-cosine, and `OWN_TOKENS` of each are its own (what separates it from the next).
-
-Not all documents of a large set are cut: those that drawn questions come from, then others at random, up to
-`DOCUMENTS` a set.
+cosine, and `OWN_TOKENS` of each are its own. Of a large set `DOCUMENTS` documents are cut.
 """
 
 from __future__ import annotations
