@@ -6,7 +6,7 @@ questions, plus price times total. No split within the total is worth more.
 
     one budget      every question has the same budget, total / questions, and tokens cost nothing
     first day       a pacer that begins at its first price
-    second, third   one that has seen a day, or two, of other questions of these sets, in the same kind of order
+    second, third   one that has seen a day, or two, of other questions in the same kind of order
     forecast        one that begins with the price and mean tokens that `price_for` finds on those others
     wrong forecast  likewise, with 1.3 times the mean tokens
     even rate       the best split in hindsight that gives each tenth of the questions a tenth of the total
