@@ -325,8 +325,8 @@ class OpenAIGenerator(BaseGenerator):
     def _failure(self, failure: HttpFailure) -> GenerationError:
         if self._client.is_timeout(failure):
             why = (
-                f"{self._url} did not answer within {self._timeout:g} s: raise timeout_seconds, or lower "
-                "concurrency if the server is overloaded"
+                f"{self._url} did not answer within {self._timeout:g} s: raise timeout_seconds, or what "
+                "lowers it (limits.timeout), or lower concurrency if the server is overloaded"
             )
         elif failure.status is None:
             why = f"{self._url} cannot be reached ({failure}): is it running?"

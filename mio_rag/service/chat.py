@@ -19,6 +19,10 @@ from mio_rag.settings import Settings, explain
 
 _NOTHING = "These documents probably do not answer the question."
 _DOUBT = "\n\nNote: these documents probably do not answer the question ({:.2g} %)."
+_ESTIMATED = {
+    "code": "tokens_estimated",
+    "text": "The tokens in usage are estimated: the endpoint reported none.",
+}
 #: Fields of OpenAI that a request may have, and that have no effect -> why.
 _IGNORED = {
     **dict.fromkeys(
@@ -200,7 +204,8 @@ class Chat:
 
     def _more(self, data: Mapping[str, Any]) -> dict[str, Any]:
         more = {name: value for name, value in data.items() if name not in ("question", "answer", "usage")}
-        return {**more, "notes": [*more.get("notes", ()), *self._notes]}
+        own = [_ESTIMATED] if data["usage"].get("estimated") else []
+        return {**more, "notes": [*more.get("notes", ()), *own, *self._notes]}
 
 
 def _unknown(name: str) -> str:

@@ -286,17 +286,6 @@ def test_what_is_reported_as_read_is_what_the_answer_rests_on(
     assert [one["id"] for one in found.trace.passages] == list(read["small"])
 
 
-def test_an_answer_from_memory_rests_on_nothing_that_was_read(river_index: CorpusIndex) -> None:
-    nodes = {
-        "retrieve": {"do": "retrieve"},
-        "select": {"do": "select", "from": ["retrieve"]},
-        "answer": {"do": "answer", "after": ["select"]},
-    }
-    workflow = Workflow.from_dict({"name": "memory", "nodes": nodes, "answer": "answer"})
-    found = controller(workflow, river_index).attempt(COMPARISON, reader := Watched(), 60)
-    assert (found.selection, found.trace.passages, reader.asked[-1].passages) == (None, (), ())
-
-
 def test_an_action_that_is_torn_down_does_not_hang_the_question(river_index: CorpusIndex) -> None:
     def torn(prompt: Prompt) -> str:
         if prompt.question.text.startswith("How long"):

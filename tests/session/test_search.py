@@ -13,7 +13,6 @@ from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.retrieval.retriever import reciprocal_rank_fusion
-from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Budget, Limits
 from mio_rag.session.search import (
     STRATEGIES,
@@ -58,18 +57,6 @@ def model(grounded: str = "- Arno\n- Neptune") -> Callable[[Prompt], str]:
 def found(index: CorpusIndex, names: list[str], said: Callable[[Prompt], str] | None = None) -> Searched:
     retriever = Retriever(index, pool=4)
     return search(QUESTION, retriever, ScriptedGenerator(said or model()), names)
-
-
-def test_the_question_alone_is_searched_as_ever(demo_index: CorpusIndex) -> None:
-    retriever = Retriever(demo_index, pool=20)
-    question = Question("q", "Who rescued the survivors of a paddle steamer near the Longstone Lighthouse?")
-    ours, theirs = search(question, retriever, None, ["raw"]), retriever.retrieve(question.text)
-    assert list(ours.pool.ids) == list(theirs.ids)
-    for name in ("dense", "bm25"):
-        assert ours.pool.scores[name].tolist() == theirs.scores[name].tolist()
-    selections = [Selector().select(pool, 200) for pool in (ours.pool, theirs)]
-    assert selections[0].ids == selections[1].ids
-    assert selections[0].result.objective == selections[1].result.objective
 
 
 def test_each_strategy_searches_for_what_it_says(index: CorpusIndex) -> None:
