@@ -268,9 +268,9 @@ def conclude(
         return made(Status.FEASIBLE, x=x, objective=objective)
     # A back end works to 1e-6 feasibility, so its bound may lie that far below what it found, not more; but
     # large values that cancel leave the rounding of their sums.
-    short = objective - known
-    if short > 1e-5 * max(min(1.0, scale), abs(objective)) and short > 1e-13 * program.n * max(
-        np.abs(part).max(initial=0.0) for part in (program.linear, program.pairwise)
+    short, chosen = objective - known, x > 0
+    if short > 1e-5 * max(min(1.0, scale), abs(objective)) and short > 1e-13 * (
+        np.abs(program.linear[chosen]).sum() + np.abs(program.pairwise[np.ix_(chosen, chosen)]).sum()
     ):
         text = f"{solver} claims the bound {known:.9g} below its own objective {objective:.9g}"
         return made(Status.ERROR, text, x=x, objective=objective)
