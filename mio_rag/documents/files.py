@@ -45,6 +45,7 @@ _TEXTS = {
     **dict.fromkeys((".jsonl", ".ndjson"), "plain.read_jsonl"),
     **dict.fromkeys(_CODE, "plain.read_code"),
 }
+_BYTES = {".eml": "plain.read_mail"}
 _PACKED = {
     **dict.fromkeys((".docx", ".docm"), "docx.read_docx"),
     **dict.fromkeys((".xlsx", ".xlsm"), "office.read_xlsx"),
@@ -52,7 +53,7 @@ _PACKED = {
 }
 _OF_A_SET = ("questions.jsonl", "corpus.jsonl")  # asked and read by `evaluate`: no documents
 #: Endings of the files that are read.
-KINDS = (".pdf", ".html", ".htm", ".xhtml", *_PACKED, *_TEXTS)
+KINDS = (".pdf", ".html", ".htm", ".xhtml", *_PACKED, *_BYTES, *_TEXTS)
 _OLE = b"\xd0\xcf\x11\xe0"  # what Word wraps an encrypted document in, and what .doc files are
 #: Folders that tools keep for themselves; they are not read.
 TOOL_FOLDERS = frozenset(
@@ -149,6 +150,8 @@ def _document(kind: str, data: bytes, max_bytes: int) -> Document:
         if size > max_bytes:
             raise DataError(f"unpacks to {_megabytes(size)}, more than the limit of {_megabytes(max_bytes)}")
         return _reader(_PACKED[kind])(data)
+    if kind in _BYTES:
+        return _reader(_BYTES[kind])(data)
     if kind not in _TEXTS:
         raise DataError(f"{kind} files are not read" if kind else "has no ending")
     return _read_text(_TEXTS[kind], data)

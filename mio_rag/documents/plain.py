@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import email
+import email.policy
 import json
 import re
 from collections import Counter
@@ -242,6 +244,29 @@ def read_csv(text: str) -> Document:
     while rows and sum(map(bool, rows[0])) == 1 and len(rows[0]) == 1 and len(rows) > 1 and len(rows[1]) > 1:
         document.add("paragraph", tidy(rows.pop(0)[0]))  # what stands above the table
     document.add_table(rows, usual=True)
+    return document
+
+
+def read_mail(data: bytes) -> Document:
+    """A saved e-mail: its subject is the title, its date that of the document; attachments are named."""
+    mail = email.message_from_bytes(data, policy=email.policy.default)
+    body = mail.get_body(("plain", "html"))
+    text = "" if body is None else str(body.get_content())
+    if body is not None and body.get_content_subtype() == "html":
+        from mio_rag.documents.html import read_html
+
+        document = read_html(text)
+    else:
+        document = read_text(text)
+    document.title = short_title(tidy(str(mail["subject"] or "")))
+    when = getattr(mail["date"], "datetime", None)
+    document.date = when.date().isoformat() if when else ""
+    heads = Document()
+    said = [f"{name}: {tidy(str(mail[name]))}" for name in ("From", "To", "Cc", "Date") if mail[name]]
+    heads.add("paragraph", "\n".join(said))
+    document.blocks[:0] = heads.blocks
+    for part in mail.iter_attachments():
+        document.left_out.append((f"attachment {part.get_filename() or 'without a name'}", "is not read"))
     return document
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import zipfile
 import zlib
+from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +331,20 @@ def test_records_are_read_and_the_questions_of_a_set_are_not(tmp_path: Path) -> 
     assert [line.text for line in passage.lines] == ["name | kg"]
     assert passage.text.split("\n") == ["Rex | 12.5", "Mia | "]
     assert [one.path for one in read.left_out] == ["animals.jsonl, line 3", "questions.jsonl"]
+
+
+def test_a_mail_is_read_with_its_subject_and_date_and_its_attachments_are_named(tmp_path: Path) -> None:
+    mail = EmailMessage()
+    mail["Subject"], mail["From"], mail["Date"] = (
+        "The new pump",
+        "Ann <ann@a.example>",
+        "Mon, 18 May 2026 09:12 +0200",
+    )
+    mail.set_content("<p>The pump arrives on <b>3 June</b>.</p>", subtype="html")
+    mail.add_attachment(b"%PDF", maintype="application", subtype="pdf", filename="bill.pdf")
+    (tmp_path / "pump.eml").write_bytes(bytes(mail))
+    read = load_folder(tmp_path)
+    assert [(p.title, p.date, p.text.splitlines()[-1]) for p in read.passages] == [
+        ("The new pump", "2026-05-18", "The pump arrives on 3 June.")
+    ]
+    assert [one.path for one in read.left_out] == ["pump.eml, attachment bill.pdf"]
