@@ -8,6 +8,7 @@ with. A file that is wrong changes nothing: the old policy stays, and ``/health`
 from __future__ import annotations
 
 import logging
+import math
 import random
 import sqlite3
 import threading
@@ -18,8 +19,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from mio_rag.deciders.steps import Search
 from mio_rag.defaults import DEFAULTS
@@ -347,24 +346,15 @@ def compared(usual: tuple[int, int], other: tuple[int, int]) -> dict[str, float]
     """
     if not usual[0] or not other[0]:
         return {}
-    from scipy.stats import fisher_exact, norm
+    from scipy.stats import binomtest, fisher_exact
 
-    z = float(norm.ppf(0.975))
-    share, low, high = (
-        np.array(values) for values in zip(*(_wilson(*one, z) for one in (usual, other)), strict=True)
-    )
+    share = [helpful / rated for rated, helpful in (usual, other)]
+    ends = [binomtest(helpful, rated).proportion_ci(0.95, "wilson") for rated, helpful in (usual, other)]
     difference = share[1] - share[0]
-    table = np.array([[helpful, rated - helpful] for rated, helpful in (usual, other)])
+    table = [[helpful, rated - helpful] for rated, helpful in (usual, other)]
     return {
-        "difference": float(difference),
-        "low": max(-1.0, float(difference - np.hypot(share[1] - low[1], high[0] - share[0]))),
-        "high": min(1.0, float(difference + np.hypot(high[1] - share[1], share[0] - low[0]))),
+        "difference": difference,
+        "low": max(-1.0, difference - math.hypot(share[1] - ends[1].low, ends[0].high - share[0])),
+        "high": min(1.0, difference + math.hypot(ends[1].high - share[1], share[0] - ends[0].low)),
         "p_value": float(fisher_exact(table).pvalue),
     }
-
-
-def _wilson(n: int, k: int, z: float) -> tuple[float, float, float]:
-    """A share with Wilson's interval."""
-    share, room = k / n, z * z / n
-    half = z * np.sqrt(share * (1 - share) / n + room / (4 * n))
-    return share, (share + room / 2 - half) / (1 + room), (share + room / 2 + half) / (1 + room)

@@ -1,6 +1,5 @@
 """Endpoints and their connections, against servers that speak the protocol, and llama.cpp's own."""
 
-import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from mio_rag.generation import OpenAIGenerator, build_prompt, make_generator
 from mio_rag.generation.http import HttpFailure, JsonClient
 from mio_rag.retrieval import CorpusIndex
 from mio_rag.session.ask import ask
-from mio_rag.types import Answer, GenerationError, Passage, Question
+from mio_rag.types import GenerationError, Passage, Question
 from tests.generation.faults import Respond, Server, completion, serving, tokenized
 
 MODEL = os.environ.get("MIO_RAG_TEST_GGUF", "")
@@ -151,27 +150,6 @@ def test_requests_in_flight_learn_of_a_renamed_parameter_each_for_itself(serve: 
     with OpenAIGenerator(serve(respond).url, "m", concurrency=2, retries=0) as generator:
         results = generator.generate_many([PROMPT, build_prompt(Question("q", "Where?"))])
     assert [getattr(one, "text", one) for one in results] == ["Paris", "Paris"]
-
-
-def test_many_are_bounded_in_number_and_keep_their_order(serve: Serve) -> None:
-    def respond(path: str, body: dict[str, Any]) -> Any:
-        if "chat" not in path:
-            return 404, {}
-        asked = body["messages"][1]["content"].split("Question: ")[1].split("\n")[0]
-        time.sleep(0.05 if asked == "0" else 0.02)  # requests overlap, and the first is not the first done
-        return (400, {"error": {"message": "no"}}) if asked == "3" else asked
-
-    server = serve(respond)
-    generator = OpenAIGenerator(server.url, "m", concurrency=3)
-    prompts = [build_prompt(Question(str(i), str(i))) for i in range(12)]
-
-    async def notebook() -> list[Answer | GenerationError]:  # inside a running event loop
-        return generator.generate_many(prompts)
-
-    results = asyncio.run(notebook())
-    assert isinstance(results[3], GenerationError)
-    assert [r.text for r in results if isinstance(r, Answer)] == [str(i) for i in range(12) if i != 3]
-    assert 2 <= server.most <= 3
 
 
 def llama_cpp(path: str, body: dict[str, Any]) -> Any:
