@@ -420,14 +420,15 @@ def leading_name(text: str, within: int = 80) -> str:
 
 _MONTHS = "|".join(name for k in range(1, 13) for name in (calendar.month_name[k], calendar.month_abbr[k]))
 _YEAR = r"(?:19|20)\d\d"
+_PAST = "archived?|draft|former|obsolete|old|outdated|previous|superseded"  # also what is not yet in force
+_PRESENT = "current|final|latest|new|revised|updated"
 #: What tells versions of a document apart in its title, its name or a heading.
 _MARK = pattern(
     rf"(?<![^\W_])(?:(?:\d{{1,2}}[-/. _]+)?(?:{_MONTHS})[-/., _]+(?:\d{{1,2}}[-/., _]+)?{_YEAR}"
-    rf"|\d{{1,2}}([-/._])\d{{1,2}}\1{_YEAR}|{_YEAR}([-/._])\d{{1,2}}\2\d{{1,2}}"
+    rf"|\d{{1,2}}([-/._])\d{{1,2}}\1{_YEAR}|{_YEAR}([-/._])\d{{1,2}}\2\d{{1,2}}|(?:0?[1-9]|1[0-2])[-/._]{_YEAR}"
     rf"|{_YEAR}(?:[-/_]\d\d)?|{_YEAR}[01]\d[0-3]\d|fy ?(?:\d\d)?\d\d"
     r"|(?:v|ver|version|rev|revision|r|edition|ed)[-. _]*\d+(?:[._]\d+)*|\(\d+\)"
-    r"|archived?|copy|current|draft|final|former|latest|new|obsolete|old|previous|revised|superseded|updated"
-    r"|version|revision)(?![^\W_])",
+    rf"|{_PAST}|{_PRESENT}|copy|version|revision)(?![^\W_])",
     re.IGNORECASE,
 )
 
@@ -492,7 +493,7 @@ def compares(question: str, one: Sequence[str], other: Sequence[str]) -> bool:
 
     one, other: title, source and date of each.
     """
-    if one[1:] == other[1:] or not may_compare(question) or not _same_name(*one[:2], *other[:2]):
+    if one[1:] == other[1:] or not may_compare(question) or not same_name(*one[:2], *other[:2]):
         return False
     changes, asked = asks_for_changes(question), marks_of(question)
     mine, others = (marks_of(" ".join(names)) for names in (one, other))
@@ -524,6 +525,14 @@ def named_years(question: str, names: Sequence[str]) -> int:
     return len(marks_of(question) & marks_of(" ".join(names)))
 
 
+_A_MONTH = pattern(rf"\b(?:{_MONTHS})\b")
+
+
+def names_time(question: str) -> bool:
+    """Whether a question names a year, a month or versions, so that it may not be about what holds now."""
+    return may_compare(question) or bool(marks_of(question)) or _A_MONTH.search(question) is not None
+
+
 @lru_cache(maxsize=4096)
 def marks_of(text: str) -> frozenset[str]:
     """Years, and numbers of versions as "v2"."""
@@ -541,7 +550,7 @@ def are_versions(title: str, source: str, other_title: str, other_source: str) -
     """
     if not (title or source) or not (other_title or other_source):
         return True
-    if not _same_name(title, source, other_title, other_source):
+    if not same_name(title, source, other_title, other_source):
         return False
     names = [(title, source), (other_title, other_source)]
     kinds = {_kind(*name) for name in names}
@@ -558,7 +567,12 @@ def are_versions(title: str, source: str, other_title: str, other_source: str) -
     )
 
 
-def _same_name(title: str, source: str, other_title: str, other_source: str) -> bool:
+def names_of(title: str, source: str) -> list[frozenset[str]]:
+    """The words of title and of file name, one of which the versions of a document have in common."""
+    return [words for words in (bare_name(title), _file(source)) if words]
+
+
+def same_name(title: str, source: str, other_title: str, other_source: str) -> bool:
     """Whether two documents are called the same but for dates and marks of a version."""
     pairs = [(bare_name(title), bare_name(other_title)), (_file(source), _file(other_source))]
     return any(a == b != frozenset() for a, b in pairs) and all(a <= b or b <= a for a, b in pairs)
@@ -568,6 +582,17 @@ def is_marked_version(title: str, source: str) -> bool:
     """Whether names say that this is a version: "v2", "old", or a kind that is replaced, such as a policy."""
     found = _MARK.finditer(f"{title} {source}".casefold())
     return any(not re.search(_YEAR + r"|\d{7}|^fy|^\(", mark[0]) for mark in found)
+
+
+@lru_cache(maxsize=4096)
+def edition(title: str, source: str) -> tuple[bool, bool, tuple[int, ...]]:
+    """Whether names say that it is a draft or no longer in force, that it is the new one; its number."""
+    text = f"{title} / {source}".casefold()
+    past, new = (
+        re.search(rf"(?<![^\W_])(?:{words})(?![^\W_])", text) is not None for words in (_PAST, _PRESENT)
+    )
+    number = re.search(r"(?<![^\W_])(?:v|ver|version|rev|revision)[-. _]*(\d+(?:[._]\d+)*)(?![^\W_])", text)
+    return past, new, tuple(map(int, re.split("[._]", number[1]))) if number else ()
 
 
 def is_replaced_kind(title: str, source: str) -> bool:
@@ -601,12 +626,15 @@ def _periods(text: str) -> frozenset[int]:
         if year is None:
             continue
         month = re.search(_MONTHS.casefold(), mark)
-        numbers = re.fullmatch(rf"{_YEAR}[-./_]?(\d\d)(?:[-./_]?\d\d)?|\d\d?([-./_])(\d\d?)\2{_YEAR}", mark)
+        numbers = re.fullmatch(
+            rf"{_YEAR}[-./_]?(\d\d)(?:[-./_]?\d\d)?|(?:\d\d?(?=[-./_]\d\d?[-./_]))?[-./_]?(\d\d?)[-./_]{_YEAR}",
+            mark,
+        )
         k = 0
         if month is not None:
             k = [name.casefold()[:3] for name in calendar.month_abbr].index(month[0][:3])
         elif numbers is not None:
-            k = int(numbers[1] or numbers[3])
+            k = int(numbers[1] or numbers[2])
         found.add(int(year[0]) * 100 + (k if k <= 12 else 0))
     return frozenset(found)
 

@@ -74,11 +74,6 @@ def moment(given: str) -> str:
     )
 
 
-def age_of(one: str, other: str) -> str:
-    """Which of two versions the first one is, by their dates."""
-    return "a newer" if moment(one) > moment(other) else "an older"
-
-
 class Line(NamedTuple):
     """A line of a document that other parts need to be understood: a heading, a table's header, a lead-in.
 

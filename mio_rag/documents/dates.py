@@ -3,47 +3,55 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from datetime import date
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mio_rag.documents import east_asian
 from mio_rag.documents.east_asian import narrow_digits
-from mio_rag.sentences import asks_for_changes, is_replaced_kind, is_series, pattern
+from mio_rag.sentences import Names, asks_for_changes, edition, is_replaced_kind, is_series, pattern
 from mio_rag.types import check_date, moment
 
 _MONTHS = {
     name: k + 1
     for k, names in enumerate(
         [
-            "january jan janvier januar enero",
-            "february feb février februar febrero",
-            "march mar mars märz marzo",
-            "april apr avril abril",
-            "may mai mayo",
-            "june jun juin juni junio",
-            "july jul juillet juli julio",
-            "august aug août agosto",
-            "september sep sept septembre septiembre",
-            "october oct octobre oktober octubre",
-            "november nov novembre noviembre",
-            "december dec décembre dezember diciembre",
+            "january jan janvier januar enero gennaio janeiro januari января январь stycznia",
+            "february feb février februar febrero febbraio fevereiro februari февраля февраль lutego",
+            "march mar mars märz marzo março maart марта март marca",
+            "april apr avril abril aprile апреля апрель kwietnia",
+            "may mai mayo maggio maio mei мая май maja",
+            "june jun juin juni junio giugno junho июня июнь czerwca",
+            "july jul juillet juli julio luglio julho июля июль lipca",
+            "august aug août agosto augustus августа август sierpnia",
+            "september sep sept septembre septiembre settembre setembro сентября сентябрь września",
+            "october oct octobre oktober octubre ottobre outubro октября октябрь października",
+            "november nov novembre noviembre novembro ноября ноябрь listopada",
+            "december dec décembre dezember diciembre dicembre dezembro декабря декабрь grudnia",
         ]
     )
     for name in names.split()
 }
 _DAY = pattern(
     r"\b(?:(?P<y>(?:19|20)\d\d)[-/._](?P<m>\d\d?)[-/._](?P<d>\d\d?)(?!\d)|(?P<d2>\d\d?)\.\s?(?P<m2>\d\d?)\.\s?(?P<y2>(?:19|20)\d\d)"
-    r"|(?P<w3>[^\W\d_]{3,9})\.?\s(?P<d3>\d\d?)(?:st|nd|rd|th)?,?\s(?P<y3>(?:19|20)\d\d)"
-    r"|(?P<d4>\d\d?)(?:st|nd|rd|th|er|\.)?\s(?:de\s)?(?P<w4>[^\W\d_]{3,9})\.?,?\s(?:de\s)?(?P<y4>(?:19|20)\d\d)"
-    r"|(?P<w5>[^\W\d_]{3,9})\s(?P<y5>(?:19|20)\d\d))\b"
+    r"|(?P<w3>[^\W\d_]{3,12})\.?\s(?P<d3>\d\d?)(?:st|nd|rd|th)?,?\s(?P<y3>(?:19|20)\d\d)"
+    r"|(?P<d4>\d\d?)(?:st|nd|rd|th|er|\.)?\s(?:de\s)?(?P<w4>[^\W\d_]{3,12})\.?,?\s(?:de\s)?(?P<y4>(?:19|20)\d\d)"
+    r"|(?P<w5>[^\W\d_]{3,12})\s(?P<y5>(?:19|20)\d\d))\b"
     rf"|{east_asian.DAY}"
 )
 STATED = pattern(
-    r"(?:\b(?:last\s+)?(?:updated|modified|revised|revision|reviewed|effective|published|issued|amended)\b"
-    r"|\b(?:dated|date:|version of|valid|appl(?:ies|icable)|in (?:force|effect|kraft)|inkrafttreten|stand"
-    r"|fassung vom|g\u00fcltig|rev(?:ision)?\.? ?\d{1,3},|mis \u00e0 jour|en vigueur|actualizado|vigente)"
+    r"(?:\b(?:last\s+)?(?:updated|modified|revised|revision|reviewed|effective|published|issued|amended"
+    r"|approved|adopted|signed|aktualisiert|veröffentlicht|genehmigt|beschlossen|publié|approuvé|aprobado"
+    r"|publicado|aggiornato|approvato|pubblicato|atualizado|aprovado|bijgewerkt|zaktualizowano|обновлено"
+    r"|утвержден[оаы]?|опубликовано|действует)\b"
+    r"|\b(?:dated|(?:date|datum|fecha|data|дата(?: обновления| публикации)?) ?:|version of|valid"
+    r"|appl(?:ies|icable)|in (?:force|effect|kraft)|inkrafttreten|stand"
+    r"|fassung vom|g\u00fcltig|rev(?:ision)?\.? ?\d{1,3},|mis \u00e0 jour|en vigueur|vigente)"
     rf"|{east_asian.STATED})"
-    r"[\s:\uff1a(\uff08]*(?:(?:on|date|as of|from|of|le|el|am|since|ab dem|ab|seit dem|seit)[\s:]*)?",
+    r"(?: by (?:[\w.]+ ){1,6}?(?=on ))?[\s:\uff1a(\uff08]*"
+    r"(?:(?:on|date|as of|from|of|le|el|il|em|op|am|vom|since|ab dem"
+    r"|ab|seit dem|seit|с|от)[\s:]+)?(?:[^\W\d_]{2,10}\.?, )?",
     re.IGNORECASE,
 )
 
@@ -84,6 +92,8 @@ _GOES_ON = pattern(
 )
 
 
+_LONG_NAME = 6  # words from which a name tells something
+
 _PERIOD = pattern(
     r"(?<![\d.,])(?:(?P<y1>Y)[-._]?(?P<m1>0[1-9]|1[0-2])(?!\w|[-._]\d)"
     r"|(?P<m2>0[1-9]|1[0-2])[-._/](?P<y2>Y)(?!\d)|(?P<y5>Y)[-_ /]*q(?P<q5>[1-4])(?!\w)"
@@ -119,13 +129,44 @@ def period_of(text: str, *, year: bool = False) -> str:
 def day_in_name(name: str) -> str:
     """When a document was made, by the name of its file, without its ending; blank where it is unsaid.
 
-    A year alone counts where the name says that documents of its kind come out again and again.
+    A year alone counts at the beginning or end of a short name, unless it is of what is told or aimed at.
     """
     found = re.search(r"(?<!\d)((?:19|20)\d\d)(\d\d)(\d\d)(?!\d)", name)
     spaced, dashed = re.sub(r"[-_]", " ", name), re.sub(r"[_ ]", "-", name)
-    year = is_series("", name) or is_replaced_kind("", name)
     days = [day_in("-".join(found.groups())) if found else "", day_in(dashed, whole=True)]
-    return next(filter(None, (*days, period_of(dashed), period_of(spaced, year=year))), "")
+    return next(filter(None, (*days, period_of(dashed), period_of(spaced), year_of(spaced))), "")
+
+
+#: The year of these is that of an aim, or of what is told.
+_NO_YEAR_OF_ITS_OWN = pattern(
+    r"\b(?:vision|agenda|horizon|targets?|goals?|ziele?|towards?|roadmap|strategy|iso|din|en)\b"
+    r"|\b(?:of|in|from|since|about|the|von|vom|aus|im|de|del|des|du|en|di|da) (?:19|20)\d\d|\b19\d\d\b",
+    re.IGNORECASE,
+)
+
+
+def year_of(name: str) -> str:
+    """The year at the beginning or end of a name of a few words, such as "Opening hours 2025"."""
+    is_told = len(name.split()) > _LONG_NAME or _NO_YEAR_OF_ITS_OWN.search(name)
+    year = period_of(name, year=is_series("", name) or is_replaced_kind("", name) or not is_told)
+    return year if len(year) == 4 and int(year) <= date.today().year + 1 else ""
+
+
+_STAMP = pattern(r"\s*[\[(]?(\d{1,4})([-./])(\d\d?)\2(\d{2,4})(?!\d)")
+
+
+def last_day(entries: Sequence[str]) -> str:
+    """The latest day that the stamps of entries say; blank where days and months cannot be told apart."""
+    found = [one.group(1, 3, 4) for entry in entries if (one := _STAMP.match(entry))]
+    if any(len(first) < 3 for first, _, _ in found):
+        first, second = ({int(one[k]) for one in found} for k in (0, 1))
+        if max(first) <= 12 < max(second) or (max(first) <= 12 and len(second) > len(first)):
+            found = [(year, month, day) for month, day, year in found]
+        elif max(first) > 12 or len(first) > len(second) or "." in entries[0][:12]:
+            found = [(year, month, day) for day, month, year in found]
+        else:
+            return ""
+    return max((day_in(f"20{year[-2:]}-{m}-{d}") for year, m, d in found), default="")
 
 
 class Asked(NamedTuple):
@@ -145,13 +186,28 @@ _AT = pattern(
     r"|at|as (?:of|at)|im|bis|zum|am|ende|anfang|mitte|während|en|au|pendant|durant|jusqu['’](?:en|au|à)"
     r"|hasta|durante)"
     r"\b\s+(?P<part>(?:(?:the|early|late|mid|end|start|beginning|middle|course|year|financial|fiscal|summer|winter"
-    r"|spring|autumn|first|second|half|of|dem|den|der|des|das|zum|jahre?s?|anfang|ende|mitte|le|la|l['’]ann\u00e9e|l['’]an"
+    r"|spring|autumn|fall|first|second|third|fourth|quarter|q[1-4]|half|of|frühjahr|frühling|sommers?|herbst|printemps"
+    r"|été|automne|primavera|verano|otoño|dem|den|der|des|das|zum|jahre?s?|anfang|ende|mitte|le|la|l['’]ann\u00e9e|l['’]an"
     r"|fin|d\u00e9but|de|del|el|a\u00f1o|finales)[\s-]+)*)",
     re.IGNORECASE,
 )
 _YEAR_ALONE = pattern(r"((?:19|20)\d\d)(?![\d/]|-\d)")
 _YEAR_HAN = pattern(r"(?<!\d)((?:19|20)\d\d)\s?年")
 _BEFORE_HAN = pattern(r"(?:より|的|の)?(?:以前|之前|前)")
+
+
+#: Parts of a year, their first and their last month.
+_PARTS = (
+    ("spring|frühjahr|frühling|printemps|primavera", 3, 5),
+    ("summer|sommers?|été|verano", 6, 8),
+    ("autumn|fall|herbst|automne|otoño", 9, 11),
+    ("q1|first quarter|early|start|beginning|anfang|début", 1, 3),
+    ("q2|second quarter", 4, 6),
+    ("q3|third quarter", 7, 9),
+    ("q4|fourth quarter|late|end|ende|fin|finales", 10, 12),
+    ("first half", 1, 6),
+    ("second half", 7, 12),
+)
 
 
 @lru_cache(maxsize=256)
@@ -166,6 +222,8 @@ def time_asked(question: str) -> Asked | None:
         day = day_in(text, at) or (found[1] if is_han else year[1] if year else "")
         if not day:
             continue
+        part = "" if is_han else found["part"]
+        months = [pair for words, *pair in _PARTS if re.search(rf"\b(?:{words})\b", part, re.IGNORECASE)]
         written = _DAY.match(text, at) or (found if is_han else year)
         assert written is not None
         if is_han:
@@ -173,16 +231,34 @@ def time_asked(question: str) -> Asked | None:
             before = behind is not None
             first, last = at, behind.end() if behind else written.end()
         else:
-            ends = re.search(r"\b(?:end|ende|fin|finales)\b", found["part"], re.IGNORECASE)
+            ends = re.search(r"\b(?:end|ende|fin|finales)\b", part, re.IGNORECASE)
+            months *= not (found["before"] and ends)
             before = bool(found["before"]) and not ends
             first, last = found.start(), written.end()
+        start, end = (f"{day}-{k:02}" for k in months[0]) if months and len(day) == 4 else (day, day)
         if before:
-            return Asked(day, day, f"{text[:first]} {text[last:]}")
-        return Asked(day + "2000-01-01"[len(day) :], f"{day}~", f"{text[:first]} {day[:4]} {text[last:]}")
+            return Asked(start, start, f"{text[:first]} {text[last:]}")
+        return Asked(start + "2000-01-01"[len(start) :], f"{end}~", f"{text[:first]} {day[:4]} {text[last:]}")
     return None
 
 
-def in_force(date: str, question: str) -> tuple[bool, str]:
-    """What a version of a date is ranked by: whether there was any at the time asked of, then its date."""
-    asked, when = time_asked(question), moment(date)
-    return asked is None or when < asked.end, when
+@lru_cache(maxsize=4096)
+def age(names: Names) -> tuple[bool, str, bool, tuple[int, ...]]:
+    """What grows from version to version: whether it holds by its name, its date, its mark, its number.
+
+    names: title, source and date.
+    """
+    is_past, is_new, number = edition(*names[:2])
+    return not is_past, moment(names[2]), is_new, number
+
+
+def is_ordered(one: Names, other: Names) -> bool:
+    """Whether it is known which of two versions is the newer: by their dates, else by their names."""
+    a, b = age(one), age(other)
+    return a[0] != b[0] or (a != b and bool(a[1]) == bool(b[1]))
+
+
+def in_force(names: Names, question: str) -> tuple[Any, ...]:
+    """What a version is ranked by: whether it was there at the time asked of, then its `age`."""
+    asked, own = time_asked(question), age(names)
+    return asked is None or own[1] < asked.end, *own

@@ -21,7 +21,7 @@ from mio_rag.documents.blocks import (
     short_title,
     stated_date,
 )
-from mio_rag.documents.dates import day_in_name, period_of
+from mio_rag.documents.dates import day_in_name, period_of, year_of
 from mio_rag.errors import DataError, InputError
 from mio_rag.sentences import is_series
 from mio_rag.types import Passage, is_text
@@ -130,7 +130,7 @@ def read_document(path: Path, max_bytes: int = MAX_BYTES) -> Document:
         document.title = _title_of(path.stem, document.printed)
     titles = [document.title, *(block.text for block in document.blocks[:1] if heads(block.text))]
     days = [period_of(title, year=True) for title in titles if is_series(title, path.stem)]
-    days.append(day_in_name(path.stem))
+    days += [day_in_name(path.stem), year_of(document.title)]
     document.date = document.date or stated_date(document.blocks) or max(days, key=len)
     return document
 

@@ -30,6 +30,7 @@ from mio_rag.documents.blocks import (
     unwrapped,
     words_of,
 )
+from mio_rag.documents.dates import last_day
 from mio_rag.documents.east_asian import count_words
 from mio_rag.sentences import pattern
 
@@ -108,6 +109,7 @@ def add_lines(document: Document, text: str, *, headings: bool = True) -> None:
             document.blocks[-1].text += f"\n\n{code}"  # it goes on behind a blank line
             continue
         if entries := _entries(lines, firsts):
+            document.date = max(document.date, last_day(entries))
             for entry in entries:
                 document.add("item", entry)
             continue

@@ -46,7 +46,15 @@ from numpy.typing import NDArray
 from mio_rag.errors import InputError
 from mio_rag.pool import Pool
 from mio_rag.relevance.features import asked_words, logistic
-from mio_rag.sentences import asks_for_older, bare_name, may_compare, pattern, versions_asked
+from mio_rag.sentences import (
+    asks_for_older,
+    bare_name,
+    may_compare,
+    names_time,
+    pattern,
+    same_name,
+    versions_asked,
+)
 
 FloatArray = NDArray[np.float64]
 #: Scores of passages beside those that every pool has.
@@ -61,6 +69,10 @@ _CLEAR = 2.5  # times as much does the scope weigh there
 _COMPARED = 3.0  # log score that the best unit of each of compared versions gains ...
 _CHANGED = 2.0  # ... and what one of them says in other words than another
 _ALIKE = 0.3  # Jaccard similarity of what two versions say of the same
+_REPEATED, _FAR_BELOW = (
+    0.4,
+    8.0,
+)  # Jaccard similarity of the same said of another day; log scores below the best
 _NUMBERED = 6.0  # log score by which units of a part that is named by its number stand above all others
 _WEAK, _LEAST = (
     1.5,
@@ -121,7 +133,7 @@ class DocumentModel:
         z = self.log_scores(pool)
         if not z.size:
             return z
-        z = _with_rows(pool, _with_versions(pool, z))
+        z = _with_rows(pool, _newest_first(pool, _with_versions(pool, z)))
         if (own := _of_number(pool)).any():
             z[own] = z.max() + _NUMBERED + (z[own] - z[own].max()) / 4
         return logistic(self.level + self.slope * (z - z.max()))
@@ -249,6 +261,40 @@ def _with_versions(pool: Pool, z: FloatArray) -> FloatArray:
     for rows in versions.values():
         found = nearest(first, rows)
         made[max(rows, key=z.__getitem__) if found is None else found] = top
+    return made
+
+
+def _newest_first(pool: Pool, z: FloatArray) -> FloatArray:
+    """The log scores, with the newest above the best where both say the same with other figures.
+
+    That is of documents of one name, as minutes, unless the question has a word or a time of the best alone.
+    """
+    units, first = pool.sentences, int(z.argmax())
+    if units is None or names_time(pool.question):
+        return z
+    names, asked = pool.names, set(_WORD.findall(pool.question.casefold()))
+    own = names[int(units.owners[first])]
+    title, _, date = own
+
+    def said(k: int) -> tuple[object, set[str], list[str]]:
+        i, (start, end) = int(units.owners[k]), units.spans[k].tolist()
+        text, path = pool.texts[i][start:end].casefold(), () if units.sections is None else units.sections[k]
+        return tuple(map(bare_name, path)), set(_WORD.findall(text)), re.findall(r"\d[\d.,]*\b", text)
+
+    path, words, figures = said(first)
+    newer = {i for i, name in enumerate(names) if name[2] > date > "" and same_name(*name[:2], *own[:2])}
+    best, of = first, own
+    for k in np.flatnonzero(np.isin(units.owners, list(newer)) & (z > z[first] - _FAR_BELOW)).tolist():
+        there, others, numbers = said(k)
+        name = names[int(units.owners[k])]
+        alone = asked & (words | set(_WORD.findall(title.casefold()))) - others - set(
+            _WORD.findall(name[0].casefold())
+        )
+        same = there == path and len(words & others) >= _REPEATED * len(words | others)
+        if same and not alone and figures and numbers and figures != numbers and name[2] > of[2]:
+            best, of = k, name
+    made = z.copy()
+    made[best] = z[first] + (best != first) / 2
     return made
 
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from mio_rag.documents.dates import day_in, time_asked
+from mio_rag.documents.dates import age, day_in, in_force, is_ordered, time_asked
 from mio_rag.documents.east_asian import NO_SPACES
 from mio_rag.filters import Lacking
 from mio_rag.formulations.numbers import plural
@@ -23,8 +23,9 @@ from mio_rag.retrieval.minilm import FINGERPRINT
 from mio_rag.retrieval.numbered import parts_asked
 from mio_rag.retrieval.words import language_of, tokens_of
 from mio_rag.selection.result import Note, Selection
-from mio_rag.sentences import is_replaced_kind
-from mio_rag.types import moment
+from mio_rag.selection.solving import MAY_BE, likely_sources
+from mio_rag.sentences import Names, are_versions, is_replaced_kind, names_time, same_name
+from mio_rag.types import Passage, moment
 
 ENGLISH = (
     "the embedder reads English, and finds little where question and document differ in language; --embedder "
@@ -111,7 +112,7 @@ def _remarks(
                 "mio-rag index PATH --check lists them"
             )
             found.append(Note("unread_files", text))
-        found += [Note("not_in_force", text) for text in _not_in_force(selection)]
+        found += _of_other_versions(selection, index)
         if text := _foreign(selection.pool.question, index):
             found.append(Note("language", text))
     return (*selection.notes, *found)
@@ -139,15 +140,52 @@ def _holds_all(selection: Selection, index: CorpusIndex) -> bool:
     return bool(asked) and any(asked <= set(index.words(text)) for text in selection.texts)
 
 
-def _not_in_force(selection: Selection) -> Iterator[str]:
-    """That what is read of a version came after the time asked of, and that no older one is there."""
-    asked = time_asked(selection.pool.question)
+def _of_other_versions(selection: Selection, index: CorpusIndex) -> Iterator[Note]:
+    """That what is read came after the time asked of, or that there is something newer than it."""
+    pool, question = selection.candidates, selection.pool.question
+    names, sections = pool.names, pool.sections or [()] * len(pool)
+    asked, likely = time_asked(question), likely_sources(pool, selection.chosen)
     replaced = {name for note in selection.notes if note.code == "older_version" for name in note.sources}
-    for one in {one.source: one for one in selection.passages if one.date}.values() if asked else ():
-        is_version = one.source in replaced or is_replaced_kind(one.title, one.source)
-        if asked and is_version and moment(one.date) >= asked.end and asked.end[:4] not in one.text:
-            when = f"{one.date}, after the time that the question asks of"
-            yield f"'{one.source}' is dated {when}; no older version was found"
+    chosen = [k for k in selection.chosen if (names[k][1] or pool.ids[k]) in likely]
+    read, known = {names[k][1] for k in selection.chosen}, dict[Names, None]()
+    for one in dict.fromkeys(names[k] for k in chosen):
+        title, source, date = one
+        if asked is None and names_time(question):
+            continue
+        if asked and (moment(date) < asked.end or any(asked.end[:4] in text for text in selection.texts)):
+            continue
+        known = known or dict.fromkeys(
+            [*selection.pool.names, *([] if index.is_store else map(_names_of, index.passages))]
+        )
+        versions = [v for v in known if v[1] != source and is_ordered(v, one) and same_name(*v[:2], *one[:2])]
+        series = [v for v in versions if not are_versions(*v[:2], *one[:2])]
+        best = max({*versions} - {*series}, key=lambda v: in_force(v, question), default=None)
+        if asked:
+            when = f"'{source}' is dated {date}, after the time that the question asks of"
+            if best and in_force(best, question)[0]:
+                if best[1] not in read:
+                    yield Note("not_in_force", f"{when}; '{best[1]}' ({best[2]}) held then, and is not read")
+            elif source in replaced or is_replaced_kind(title, source):
+                yield Note("not_in_force", f"{when}; no older version was found")
+        elif best and age(best) > age(one) and best[1] not in likely:
+            text = f"'{source}' is an older version of '{best[1]}', which may not say this"
+            yield Note("older_read", text)
+        under, least = {sections[k] for k in chosen if names[k] == one}, MAY_BE * pool.relevance.max()
+        newer = {
+            names[k]: k
+            for k in np.flatnonzero(pool.relevance >= least).tolist()
+            if names[k] in series and age(names[k]) > age(one) and sections[k] in under
+        }
+        if newer and not read & {name[1] for name in newer}:
+            last = max(newer, key=age)
+            text = (
+                f"'{last[1]}' ({last[2]}) is newer than '{source}' and speaks of the same: raise the budget"
+            )
+            yield Note("newer_not_read", text)
+
+
+def _names_of(passage: Passage) -> Names:
+    return passage.title, passage.source, passage.date
 
 
 def _not_named(selection: Selection, index: CorpusIndex, given: bool) -> Iterator[str]:

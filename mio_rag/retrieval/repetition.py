@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import numbered, overlap_at
-from mio_rag.documents.dates import in_force, time_asked
+from mio_rag.documents.dates import in_force, is_ordered
 from mio_rag.retrieval.hashed import HashedTexts, bytes_of, stirred, word_hash
 from mio_rag.retrieval.vectors import read_arrays, stored_array, unfit
 from mio_rag.retrieval.versions import is_replaced, older_versions, told_apart
 from mio_rag.retrieval.words import Words
 from mio_rag.sentences import compares
-from mio_rag.types import Passage, moment
+from mio_rag.types import Passage
 
 REPETITION_FILE = "repetition.npz"
 #: Jaccard similarity from which two passages are near-duplicates.
@@ -139,8 +139,6 @@ class Repetition:
         """
         chosen = np.asarray(rows, dtype=np.int64)
         groups = self.groups[chosen].tolist()
-        if len(set(groups)) == len(groups) and not any(p.date for p in passages):
-            return None
         members: dict[int, list[int]] = {}
         for k, group in enumerate(groups):
             members.setdefault(group, []).append(k)
@@ -317,22 +315,20 @@ def find_groups(
 
 def _same_facts(one: Passage, other: Passage, question: str) -> bool:
     """Whether two near-duplicates say the same, or one is of a newer version of the same document."""
-    if _dated_apart(one, other) and is_replaced(one, other, question):
+    if is_replaced(one, other, question):
         return True
     return _facts(one.text) == _facts(other.text)
 
 
 def _told_apart(one: Passage, other: Passage, question: str, words: Words) -> bool:
     """Whether a question holds a word that only one of two near-duplicates has, of dated ones the older."""
-    older, newer = sorted(([one], [other]), key=lambda side: in_force(side[0].date, question))
-    question = asked.rest if (asked := time_asked(question)) else question
+    names = [(p.title, p.source, p.date) for p in (one, other)]
+    older, newer = [one], [other]
+    if in_force(names[0], question) > in_force(names[1], question):
+        older, newer = newer, older
     if told_apart(older, newer, question, words):
         return True
-    return not _dated_apart(one, other) and told_apart(newer, older, question, words)
-
-
-def _dated_apart(one: Passage, other: Passage) -> bool:
-    return bool(one.date and other.date and moment(one.date) != moment(other.date))
+    return not is_ordered(*names) and told_apart(newer, older, question, words)
 
 
 def _facts(text: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Which passages of a pool are older versions of others: the same section of the same document, later.
 
-Two documents are versions of one another if they have different dates, and titles and file names that are
-equal but for dates and marks of a version. Invoices, minutes and whatever else comes out for each case or
+Two documents are versions of one another if their dates differ, else marks such as "v2" or "old", and titles
+and file names are equal but for these. Invoices, minutes and whatever else comes out for each case or
 period are none (`mio_rag.sentences.are_versions`). What is under the same headings in both is then compared
 by its words, numbers counting as equal: an amount is what changes.
 
@@ -16,9 +16,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from mio_rag.documents.dates import in_force, time_asked
+from mio_rag.documents.dates import in_force, is_ordered, time_asked
 from mio_rag.retrieval.words import Words
-from mio_rag.sentences import are_versions, asks_for_changes, bare_name, is_replaced_kind, pattern
+from mio_rag.sentences import (
+    Names,
+    are_versions,
+    asks_for_changes,
+    bare_name,
+    is_replaced_kind,
+    names_of,
+    pattern,
+)
 from mio_rag.types import Passage, moment
 
 #: So much of the words of a passage must stand under the same headings of a newer document that replaces it.
@@ -37,7 +45,13 @@ _ALL = pattern(
 
 
 def told_apart(older: Sequence[Passage], newer: Sequence[Passage], question: str, words: Words) -> bool:
-    """Whether a question has a word that the older passages, or their names, have and the newer ones lack."""
+    """Whether a question has a word that the older passages, or their names, have and the newer ones lack.
+
+    What was not there yet at the time asked of is not told apart: "Was it required in 2023?"
+    """
+    if in_force(_names(older[0]), question)[0] != in_force(_names(newer[0]), question)[0]:
+        return False
+    question = asked.rest if (asked := time_asked(question)) else question
     mine, others = (
         {
             word
@@ -56,25 +70,29 @@ def older_versions(passages: Sequence[Passage], question: str) -> Iterator[tuple
     headings. A passage that has a word of the question which the newer document lacks is none. "Older" is
     also the version that was not in force at the time that the question asks of.
     """
-    dated: dict[str, list[int]] = {}
+    documents: dict[str, list[int]] = {}
     for k, passage in enumerate(passages):
-        if passage.source and passage.date:
-            dated.setdefault(passage.source, []).append(k)
+        if passage.source:
+            documents.setdefault(passage.source, []).append(k)
+    alike: dict[frozenset[str], list[str]] = {}
+    for source, rows in documents.items():
+        for words_of_name in names_of(passages[rows[0]].title, source):
+            alike.setdefault(words_of_name, []).append(source)
     pairs = [
-        (a, b)
-        for a, b in combinations(dated.values(), 2)
-        if moment(passages[a[0]].date) != moment(passages[b[0]].date)
-        and is_replaced(passages[a[0]], passages[b[0]], question)
+        (documents[a], documents[b])
+        for a, b in dict.fromkeys(
+            pair for each in alike.values() for pair in combinations(each, 2) if pair[0] != pair[1]
+        )
+        if is_replaced(passages[documents[a][0]], passages[documents[b][0]], question)
     ]
     if not pairs:
         return
     words = Words.of([passage.text for passage in passages])
-    asked = time_asked(question)
     counts: dict[int, Counter[str]] = {}
     for k in {k for pair in pairs for side in pair for k in side}:
         counts[k] = Counter(re.sub(r".*\d.*", "0", word) for word in words(passages[k].text))
     for pair in pairs:
-        older, newer = sorted(pair, key=lambda rows: in_force(passages[rows[0]].date, question))
+        older, newer = sorted(pair, key=lambda rows: in_force(_names(passages[rows[0]]), question))
         for a in older:
             same = [b for b in newer if not _sections(passages[a]).isdisjoint(_sections(passages[b]))]
             # Passages of two versions do not begin at the same place: what one holds may be in two.
@@ -82,25 +100,33 @@ def older_versions(passages: Sequence[Passage], question: str) -> Iterator[tuple
             there: Counter[str] = sum((counts[b] for b in same), Counter())
             share = (counts[a] & there).total() / max(1, counts[a].total())
             if share >= LEAST_SHARED and not told_apart(
-                [passages[a]], [passages[b] for b in newer], asked.rest if asked else question, words
+                [passages[a]], [passages[b] for b in newer], question, words
             ):
                 yield a, same[0], share
 
 
 def is_replaced(one: Passage, other: Passage, question: str) -> bool:
-    """Whether of two documents with different dates only one is read for a question.
+    """Whether of two documents only one is read for a question.
 
     Both are read where the question compares versions, or asks of a time within which the newer came; also
     where it compares or sums anything, unless names say that the newer replaces the older (a policy, a price
     list, "v2").
     """
     names = [(p.title, p.source) for p in (one, other)]
-    if asks_for_changes(question) or not are_versions(*names[0], *names[1]):
+    if (
+        asks_for_changes(question)
+        or not is_ordered(_names(one), _names(other))
+        or not are_versions(*names[0], *names[1])
+    ):
         return False
     asked, newer = time_asked(question), max(moment(one.date), moment(other.date))
     if asked is not None and asked.start < newer < asked.end:
         return False
     return not _ALL.search(question) or any(is_replaced_kind(*name) for name in names)
+
+
+def _names(passage: Passage) -> Names:
+    return passage.title, passage.source, passage.date
 
 
 def _said(date: str) -> str:

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import documents
-from mio_rag.documents.dates import in_force
+from mio_rag.documents.dates import age, in_force
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
 from mio_rag.formulations.robust import JointProblem
 from mio_rag.pool import Candidates
 from mio_rag.solvers.result import SolveResult, Status
-from mio_rag.types import age_of, moment
+from mio_rag.types import moment
 
 FloatArray = NDArray[np.float64]
 _NEARLY = 0.1  # of a text, within which its half is a half
@@ -323,14 +323,13 @@ class Repeats:
 
         barred: candidates that must not be read, and so replace nothing.
         """
-        alike, dates = self._candidates.duplicates, self._candidates.dates
+        alike, names = self._candidates.duplicates, self._candidates.names
         assert alike is not None
-        assert dates is not None
         others = (k for k in np.flatnonzero(alike[i]).tolist() if k not in barred)
-        j = max(others, key=lambda k: in_force(dates[k], self._candidates.question))
-        source = self._candidates.sources[j] if self._candidates.sources else ""
-        age, name = age_of(dates[i], dates[j]), source or self._candidates.ids[j]
-        return f"not read: {age} version of '{name}' ({dates[j]})"
+        j = max(others, key=lambda k: in_force(names[k], self._candidates.question))
+        _, source, date = names[j]
+        name = f"'{source or self._candidates.ids[j]}'" + f" ({date})" * bool(date)
+        return f"not read: {'a newer' if age(names[i]) > age(names[j]) else 'an older'} version of {name}"
 
     def copied(self, i: int) -> str:
         """Which passage that is read it is nearly a copy of: "a near-duplicate of 'b' ..."; or ""."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import shorten
 from typing import Protocol
@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from mio_rag.context import merged
+from mio_rag.documents.dates import age, is_ordered
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
@@ -23,7 +24,7 @@ from mio_rag.selection.result import Note, Selection, WorstCase
 from mio_rag.sentences import are_versions, asks_for_older, may_compare, versions_asked
 from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
-from mio_rag.types import Line, age_of, moment
+from mio_rag.types import Line
 
 
 class Run(Protocol):
@@ -37,6 +38,7 @@ class Run(Protocol):
 _UNLIKELY = 0.2
 #: Of the probability of a row that is read: another that has so much of it may answer as well.
 _TIED = 0.98
+MAY_BE = 0.4  # of the best probability of what is read: what may be what was asked for
 #: Words of questions about all rows of a table: the most, a sum, a mean.
 _OVER_ALL = re.compile(
     r"\b(?:(?<!at )(?:most|least)|fewest|(?:high|low|larg|small|bigg|long|short|cheap|fast|slow|old|young|"
@@ -151,6 +153,13 @@ def _why_units(choice: Choice) -> list[str]:
     ]
 
 
+def likely_sources(candidates: Candidates, chosen: Sequence[int]) -> set[str]:
+    """Sources of what is read that may well be what was asked for."""
+    best = max((candidates.relevance[k] for k in chosen), default=0.0)
+    sources = candidates.sources or candidates.ids
+    return {sources[k] or candidates.ids[k] for k in chosen if candidates.relevance[k] >= MAY_BE * best}
+
+
 def _replaced(choice: Choice) -> dict[str, list[Note]]:
     """By code of the note, which documents and passages have no sentence among the candidates, since another
     that is read has."""
@@ -158,23 +167,20 @@ def _replaced(choice: Choice) -> dict[str, list[Note]]:
         return {}
     passages, cut_from = choice.formulation.passages, choice.formulation.candidates.cut_from
     read = {cut_from[k] for k in choice.chosen} if cut_from else set()
-    ids, dates = passages.ids, passages.dates
+    ids, sections = passages.ids, passages.sections
     sources = [source or ids[k] for k, source in enumerate(passages.sources or [""] * len(ids))]
     read |= {sources[k] for k, name in enumerate(ids) if name in read}
-    names = passages.names
+    names, likely = passages.names, likely_sources(choice.formulation.candidates, choice.chosen)
     gone: dict[str, dict[str, str]] = {"older_version": {}, "near_duplicate": {}}
     for i, j in sorted(choice.formulation.not_cut.items()):
-        if (
-            dates
-            and dates[i]
-            and moment(dates[j]) != moment(dates[i])
-            and are_versions(*names[i][:2], *names[j][:2])
-        ):
-            if sources[j] in read and sources[i] not in read:
-                text = f"'{sources[i]}', {age_of(dates[i], dates[j])} version of '{sources[j]}'"
-                gone["older_version"][text] = sources[j]
-        elif ids[j] in read:
-            gone["near_duplicate"][f"'{ids[i]}', nearly the same as '{ids[j]}'"] = sources[j]
+        if is_ordered(names[i], names[j]) and are_versions(*names[i][:2], *names[j][:2]):
+            if sources[j] in likely and sources[i] not in read:
+                which = "a newer" if age(names[i]) > age(names[j]) else "an older"
+                gone["older_version"][f"'{sources[i]}', {which} version of '{sources[j]}'"] = sources[j]
+        elif ids[j] in read and sources[j] in likely:
+            where = [f" ({sections[k][-1]})" if sections and sections[k] else "" for k in (i, j)]
+            text = f"'{sources[i]}'{where[0]}, nearly the same as '{sources[j]}'{where[1]}"
+            gone["near_duplicate"][text] = sources[j]
     both = "(selection.near_duplicates=all reads both)"
     return {
         code: [Note(code, f"left out: {'; '.join(each)} {both}", each.values())]

@@ -36,7 +36,7 @@ from mio_rag.context import (
     number_documents,
     text_tokens,
 )
-from mio_rag.documents.dates import in_force
+from mio_rag.documents.dates import in_force, is_ordered
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.relevance.documents import DocumentModel, is_document_pool
@@ -390,7 +390,7 @@ def _said_once(
 
         def rank(k: int) -> tuple[Any, ...]:
             i = owners[k]
-            holds, when = in_force(names[i][2], question)
+            holds, *when = in_force(names[i], question)
             return fixed[i] == 1, holds, named_years(question, names[i]), when, worth[at[k]]
 
         stay = list[int]()
@@ -447,14 +447,13 @@ def _similarity(texts: Sequence[str]) -> FloatArray:
 
 def _replaced(candidates: Candidates, fixed: NDArray[np.int8]) -> dict[int, int]:
     """Passages that are not cut -> the near-duplicate that is: a newer version, or one that stands above."""
-    alike, dates = candidates.duplicates, candidates.dates
+    alike, names = candidates.duplicates, candidates.names
     if alike is None:
         return {}
     gone: dict[int, int] = {}
     for i in outdated(candidates, fixed):
-        assert dates is not None
         others = [j for j in np.flatnonzero(alike[i]).tolist() if fixed[j] != 0]
-        gone[i] = max(others, key=lambda j: in_force(dates[j], candidates.question))
+        gone[i] = max(others, key=lambda j: in_force(names[j], candidates.question))
     rest = [i for i in range(len(candidates)) if i not in gone and fixed[i] != 0]
     for i in sorted(rest, key=lambda k: (fixed[k] == 1, candidates.relevance[k], -k), reverse=True):
         if i in gone:
@@ -471,13 +470,14 @@ def outdated(candidates: Candidates, fixed: NDArray[np.int8]) -> list[int]:
     fixed: shape (n,); 1 for what must be read, which is never outdated; 0 for what must not, which replaces
         nothing.
     """
-    alike, dates = candidates.duplicates, candidates.dates
-    if alike is None or dates is None:
+    alike, names = candidates.duplicates, candidates.names
+    if alike is None:
         return []
-    old, when = list[int](), [in_force(date, candidates.question) for date in dates]
+    old, when = list[int](), [in_force(one, candidates.question) for one in names]
     for i in sorted(range(len(candidates)), key=lambda k: when[k], reverse=True):
-        newer = [j for j in np.flatnonzero(alike[i]).tolist() if fixed[j] != 0 and when[j] > when[i]]
-        if dates[i] and fixed[i] < 0 and not set(newer) <= set(old):
+        others = [j for j in np.flatnonzero(alike[i]).tolist() if fixed[j] != 0 and when[j] > when[i]]
+        newer = [j for j in others if is_ordered(names[i], names[j])]
+        if fixed[i] < 0 and not set(newer) <= set(old):
             old.append(i)
     return old
 

@@ -99,7 +99,7 @@ VERSIONS = {
 
 NONE = {
     "undated": (
-        {"expenses-2024.md": _policy("", **OLD), "expenses-2026.md": _policy("2026-01-01", **NEW)},
+        {"expenses.md": _policy("", **OLD), "expenses-2026.md": _policy("2026-01-01", **NEW)},
         MEALS,
     ),
     "of one day": (
