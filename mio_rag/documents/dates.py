@@ -101,7 +101,7 @@ _PERIOD = pattern(
     r"[-_ /]*(?:fy)?(?P<y3>Y)|(?<![^\W_])fy[-_ ]?(?P<f6>(?:20)?\d\d)(?!\d))".replace("Y", r"(?:19|20)\d\d"),
     re.IGNORECASE,
 )
-_YEAR_AT_END = pattern(r"(?:^|(?<=[\s(-]))(?P<y1>(?:19|20)\d\d)(?=\W*$)|^(?P<y2>(?:19|20)\d\d)(?=\W)")
+_YEAR_AT_END = pattern(r"(?:^|(?<=[\s(-]))(?P<y1>(?:19|20)\d\d)(?=\W*$)|^(?P<y2>(?:19|20)\d\d)(?=\W[^\W\d])")
 
 
 def period_of(text: str, *, year: bool = False) -> str:

@@ -334,7 +334,9 @@ def test_what_is_no_older_version_is_read_too(case: str, tmp_path: Path) -> None
         ("before the end of 2024", [2022, 2024]), ("in May 2024", [2022, 2024]), ("in 2022", [2022]),
         ("in 2026", [2026]), ("in 2027", [2026]), ("before 2027", [2026]), ("in 2019", [2026]),
         ("today", [2026]), ("vor 2024", [2022]), ("bis Ende 2023", [2022]),
-        ("am 3. Mai 2023", [2022]), ("avant 2024", [2022]), ("en 2023", [2022]), ("antes de 2024", [2022]),
+        ("in spring 2024", [2022, 2024]), ("in early 2024", [2022]), ("in Q2 2026", [2026]),
+        ("before summer 2024", [2024]), ("im Sommer 2024", [2024]), ("am 3. Mai 2023", [2022]),
+        ("avant 2024", [2022]), ("en 2023", [2022]), ("antes de 2024", [2022]),
         ("（2024年以前）", [2022]), ("（2023年）", [2022]), ("（2024年之前）", [2022]),
     ],
 )  # fmt: skip
@@ -475,3 +477,64 @@ def test_all_that_changed_is_read_where_a_question_asks_for_nothing_else(tmp_pat
         for changed in ("310", "345", "2 million", "3 million", "lifted ashore"):
             assert changed in found.context, question
         assert not [note for note in found.notes if note.code == "older_version"]
+
+
+_KENNEL = (
+    "# Kennel handbook\n\n## Feeding\n\nDogs are fed {} a day with dry food. Water is changed before eight.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("handbook (old).md", "handbook.md"),
+        ("handbook_v9.md", "handbook_v10.md"),
+        ("archive/handbook.md", "handbook.md"),
+        ("handbook-draft.md", "handbook-final.md"),
+        ("handbook-03-2025.md", "handbook-01-2026.md"),
+        ("feeding-2025.md", "feeding-2026.md"),
+    ],
+)
+def test_names_tell_which_version_is_the_newer(old: str, new: str, tmp_path: Path) -> None:
+    files = {old: _KENNEL.format("twice"), new: _KENNEL.format("three times")}
+    found = _selected(tmp_path, files, "How often are dogs fed?", budget=40)
+    assert {passage.source for passage in found.passages} == {new}
+    (note,) = [note for note in found.notes if note.code == "older_version"]
+    assert f"'{old}', an older version of '{new}'" in note
+
+
+@pytest.mark.parametrize("time", ["in 2025", "before 2026", "in June 2025"])
+def test_what_only_a_later_version_says_did_not_hold_then(time: str, tmp_path: Path) -> None:
+    files = {"handbook-2024.md": _KENNEL.format("twice"), "handbook-2026.md": _KENNEL.format("three times")}
+    found = _selected(tmp_path, files, f"Were dogs fed three times {time}?", budget=40)
+    assert {passage.source for passage in found.passages} == {"handbook-2024.md"}
+    assert not [note for note in found.notes if note.code == "not_in_force"]
+
+
+def test_what_the_newest_version_does_not_say_is_noted(tmp_path: Path) -> None:
+    files = {"handbook-2024.md": _KENNEL.format("twice"), "handbook-2026.md": _KENNEL.format("three times")}
+    files["handbook-2024.md"] += "\n## Ferrets\n\nFerrets sleep in hammocks.\n"
+    found = _selected(tmp_path, files, "Where do ferrets sleep?", budget=24)
+    (note,) = [note for note in found.notes if note.code == "older_read"]
+    assert "'handbook-2024.md' is an older version of 'handbook-2026.md'" in note
+
+
+@pytest.mark.parametrize(
+    ("question", "month"),
+    [
+        ("How many dogs are on the waiting list?", "05"),
+        ("How many dogs were on the waiting list in January?", "01"),
+        ("How many dogs are on the waiting list for surrender?", "01"),
+    ],
+)
+def test_of_a_series_the_newest_figure_is_read_first(question: str, month: str, tmp_path: Path) -> None:
+    said = {
+        "01": "37 dogs on the waiting list for surrender",
+        "05": "41 dogs on the waiting list, since two left",
+    }
+    for day, text in said.items():
+        title = f"Minutes of the team, 14 {'January' if day == '01' else 'May'} 2026"
+        lines = f"# {title}\n\n## Waiting list\n\nThere are {text}.\n\n## Other\n\nThe kettle is broken.\n"
+        (tmp_path / f"2026-{day}-14-team.md").write_text(lines)
+    found = Collection(tmp_path, embedder="minilm").select(question, budget=34)
+    assert {passage.source for passage in found.passages} == {f"2026-{month}-14-team.md"}
