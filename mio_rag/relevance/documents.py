@@ -43,6 +43,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mio_rag.documents.dates import in_force, time_asked
 from mio_rag.errors import InputError
 from mio_rag.pool import Pool
 from mio_rag.relevance.features import asked_words, logistic
@@ -92,6 +93,7 @@ _OF_CHANGES = frozenset((
 ))  # fmt: skip
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
 _WORD = pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]+")
+_DIGITS, _FIGURE = re.compile(r"\d+"), pattern(r"(?<![\d.,])(?!(?:19|20)\d\d\b)\d[\d.,]*\b")  # no year
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -267,32 +269,37 @@ def _with_versions(pool: Pool, z: FloatArray) -> FloatArray:
 def _newest_first(pool: Pool, z: FloatArray) -> FloatArray:
     """The log scores, with the newest above the best where both say the same with other figures.
 
-    That is of documents of one name, as minutes, unless the question has a word or a time of the best alone.
+    That is of documents of one name, as minutes, and the newest at the time asked of; not where the question
+    has a word that only the best or its title has.
     """
-    units, first = pool.sentences, int(z.argmax())
-    if units is None or names_time(pool.question):
+    units, question, first = pool.sentences, pool.question, int(z.argmax())
+    if units is None or may_compare(question) or (names_time(question) and time_asked(question) is None):
         return z
-    names, asked = pool.names, set(_WORD.findall(pool.question.casefold()))
-    own = names[int(units.owners[first])]
-    title, _, date = own
 
-    def said(k: int) -> tuple[object, set[str], list[str]]:
+    def said(k: int) -> tuple[object, set[str], set[str], list[str]]:
         i, (start, end) = int(units.owners[k]), units.spans[k].tolist()
         text, path = pool.texts[i][start:end].casefold(), () if units.sections is None else units.sections[k]
-        return tuple(map(bare_name, path)), set(_WORD.findall(text)), re.findall(r"\d[\d.,]*\b", text)
+        words, title = (set(_WORD.findall(one)) for one in (text, names[i][0].casefold()))
+        return tuple(map(bare_name, path)), words, words | title, _FIGURE.findall(text)
 
-    path, words, figures = said(first)
-    newer = {i for i, name in enumerate(names) if name[2] > date > "" and same_name(*name[:2], *own[:2])}
-    best, of = first, own
-    for k in np.flatnonzero(np.isin(units.owners, list(newer)) & (z > z[first] - _FAR_BELOW)).tolist():
-        there, others, numbers = said(k)
-        name = names[int(units.owners[k])]
-        alone = asked & (words | set(_WORD.findall(title.casefold()))) - others - set(
-            _WORD.findall(name[0].casefold())
-        )
-        same = there == path and len(words & others) >= _REPEATED * len(words | others)
-        if same and not alone and figures and numbers and figures != numbers and name[2] > of[2]:
-            best, of = k, name
+    names, asked = pool.names, set(_WORD.findall(question.casefold()))
+    own, (path, words, known, figures) = names[int(units.owners[first])], said(first)
+    bare = _DIGITS.sub("", own[1])  # "news-03.md" and "news-09.md" are of one series
+    ranks = {
+        name: in_force(name, question)
+        for name in {*names}
+        if name[2] > ""
+        and (same_name(*name[:2], *own[:2]) or same_name(name[0], _DIGITS.sub("", name[1]), own[0], bare))
+    }
+    best, rank = first, ranks.get(own, ())
+    for k in np.flatnonzero(z > z[first] - _FAR_BELOW).tolist() if figures and rank else ():
+        newer = ranks.get(names[int(units.owners[k])], ())
+        if newer > rank:
+            there, others, all_others, numbers = said(k)
+            same = there == path and len(words & others) >= _REPEATED * len(words | others)
+            alone = newer[0] == ranks[own][0] and asked & known - all_others
+            if same and not alone and numbers and numbers != figures:
+                best, rank = k, newer
     made = z.copy()
     made[best] = z[first] + (best != first) / 2
     return made

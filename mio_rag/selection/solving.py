@@ -156,8 +156,9 @@ def _why_units(choice: Choice) -> list[str]:
 def likely_sources(candidates: Candidates, chosen: Sequence[int]) -> set[str]:
     """Sources of what is read that may well be what was asked for."""
     best = max((candidates.relevance[k] for k in chosen), default=0.0)
-    sources = candidates.sources or candidates.ids
-    return {sources[k] or candidates.ids[k] for k in chosen if candidates.relevance[k] >= MAY_BE * best}
+    ids = candidates.cut_from or candidates.ids
+    sources = candidates.sources or ids
+    return {sources[k] or ids[k] for k in chosen if candidates.relevance[k] >= MAY_BE * best}
 
 
 def _replaced(choice: Choice) -> dict[str, list[Note]]:
