@@ -57,7 +57,7 @@ Kind = Literal["index", "set", "layout", "passages", "documents", "file", "store
 #: What reports how far something has come: (what, total) -> a context with a function for the steps done.
 Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 
-_SPLITTER = 15  # version of how documents become passages
+_SPLITTER = 16  # version of how documents become passages
 _RECORD = "source.json"
 _FEW = 0.05  # of the files: where more changed, all is written anew
 _YOUNG = 2_000_000_000  # nanoseconds: as coarse as times of files are
