@@ -46,7 +46,6 @@ class Repetition:
     spans (n, 2): characters [start, end) of each passage in its source; (-1, -1) where unknown.
     groups (n,): row of the passage that each one is nearly a copy of; its own where it is the first of its
         kind.
-    jaccard (n,): how alike the two are; 1 with itself.
     sketches (n, 125): see `sketched`.
     lines_agree: whether the lines that passages need were compared with their texts, too.
     contradicting: passages that are read by themselves since two of their document contradict each other.
@@ -54,7 +53,6 @@ class Repetition:
 
     spans: NDArray[np.int64]
     groups: NDArray[np.int64]
-    jaccard: NDArray[np.float32]
     sketches: NDArray[np.uint8]
     lines_agree: bool = False
     contradicting: int = 0
@@ -74,12 +72,12 @@ class Repetition:
             sketches = np.where(kept[:, None] >= 0, old.sketches[kept], sketches)
             fresh = np.flatnonzero(kept < 0)
         sketches[fresh] = sketched([passages[k].text for k in fresh.tolist()])
-        groups, jaccard = find_groups(passages, sketches)
+        groups = find_groups(passages, sketches)
         spans = find_spans(passages)
         alone = _numbered(passages, spans) < 0
         contradicting = int((alone & (spans[:, 0] >= 0)).sum())
         spans[alone] = -1  # a pool may hold only one of two texts at a place
-        return cls(spans, groups, jaccard, sketches, True, contradicting)
+        return cls(spans, groups, sketches, True, contradicting)
 
     def changed(
         self,
@@ -95,21 +93,18 @@ class Repetition:
         near: passages that may be like one of them, by their rows.
         """
         new, n = np.flatnonzero(kept < 0), len(self.groups)
-        spans, groups, jaccard = self.spans[kept], self.groups[kept], self.jaccard[kept]
-        spans[new], groups[new], jaccard[new] = fresh.spans, n + fresh.groups, fresh.jaccard
+        spans, groups = self.spans[kept], self.groups[kept]
+        spans[new], groups[new] = fresh.spans, n + fresh.groups
         for k in np.flatnonzero(fresh.groups == np.arange(len(new))).tolist():
             text, row = passages[new[k]].text, int(new[k])
             others = [other for other in near(row) if kept[other] >= 0]
             alike = [similarity(text, passages[other].text) for other in others]
             if alike and (best := max(alike)) >= LEAST_SIMILARITY:
-                jaccard[row] = best
                 groups[groups == n + k] = groups[others[alike.index(best)]]
         _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
         none = np.zeros((0, _BANDS * _MINIMA), dtype=np.uint8)
         agree = self.lines_agree and fresh.lines_agree
-        return Repetition(
-            spans, first[inverse], jaccard, none, agree, self.contradicting + fresh.contradicting
-        )
+        return Repetition(spans, first[inverse], none, agree, self.contradicting + fresh.contradicting)
 
     @property
     def overlapping(self) -> int:
@@ -179,23 +174,19 @@ class Repetition:
         Raises `IndexFormatError` if it belongs to another number of passages, or cannot be read.
         """
         path = folder / REPETITION_FILE
-        data = read_arrays(path, "spans", "groups", "jaccard", optional=("lines_agree", "contradicting"))
+        data = read_arrays(path, "spans", "groups", optional=("lines_agree", "contradicting"))
         if data is None:
             return None
         sketches = stored_array(path, "sketches")  # of use when files change
         groups, none = data["groups"], np.zeros((0, _BANDS * _MINIMA), dtype=np.uint8)
-        shapes = data["spans"].shape, groups.shape, data["jaccard"].shape
-        if (
-            shapes != ((passages, 2), (passages,), (passages,))
-            or groups.min(initial=0) < 0
-            or groups.max(initial=0) >= passages
-        ):
+        fits = (data["spans"].shape, groups.shape) == ((passages, 2), (passages,))
+        if not fits or groups.min(initial=0) < 0 or groups.max(initial=0) >= passages:
             raise unfit(path)
         agree = bool(data.get("lines_agree", False))
         if sketches is None or sketches.dtype != none.dtype or sketches.shape[1:] != none.shape[1:]:
             sketches = none  # of an earlier release
         apart = int(data.get("contradicting", 0))
-        return cls(data["spans"], groups, data["jaccard"], sketches, agree, apart)
+        return cls(data["spans"], groups, sketches, agree, apart)
 
 
 def find_spans(passages: Sequence[Passage]) -> NDArray[np.int64]:
@@ -267,15 +258,12 @@ def sketched(texts: Sequence[str]) -> NDArray[np.uint8]:
     return found
 
 
-def find_groups(
-    passages: Sequence[Passage], sketches: NDArray[np.uint8]
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Near-duplicates: for each passage the first one that it is nearly a copy of, and how alike they are.
+def find_groups(passages: Sequence[Passage], sketches: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Near-duplicates: for each passage the row of the first one that it is nearly a copy of.
 
     sketches (n, 125): those of the passages.
     """
     groups = np.arange(len(passages), dtype=np.int64)
-    jaccard = np.ones(len(passages), dtype=np.float32)
     buckets = np.full((len(passages), _BANDS), -1, dtype=np.int32)  # of passages that share a band
     for k in range(_BANDS):
         band = np.zeros((len(passages), 8), dtype=np.uint8)
@@ -305,12 +293,12 @@ def find_groups(
             for other in sorted(one for one in found if groups[one] == one):
                 alike = _jaccard(shingles, _shingles(passages[other].text))
                 if alike >= LEAST_SIMILARITY and alike > best:
-                    groups[row], jaccard[row], best = other, alike, alike
+                    groups[row], best = other, alike
             if best:
                 for k in buckets[row].tolist():
                     if k >= 0:
                         firsts[k].remove(row)
-    return groups, jaccard
+    return groups
 
 
 def _same_facts(one: Passage, other: Passage, question: str) -> bool:

@@ -381,6 +381,9 @@ class LayeredTerms(UnitTerms):
         """How many passages have a word, above them or in them."""
         return 0 if (found := self._listed(word)) is None else found.df["df_passages"]
 
+    def _with(self, fresh: UnitTerms | None, kept: NDArray[np.int64]) -> UnitTerms:
+        return self._first._with(self._second, self._kept)._with(fresh, kept)
+
     def save(self, folder: Path) -> None:
         """Write both as one."""
         self._first._with(self._second, self._kept).save(folder)

@@ -149,7 +149,9 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.skipif(os.name == "nt", reason="open files are not replaced there")
-def test_a_large_index_takes_changes_without_being_written_anew(tmp_path: Path) -> None:
+def test_a_large_index_takes_changes_without_being_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     documents, out = tmp_path / "documents", tmp_path / "index"
     documents.mkdir()
     for k in range(20):
@@ -181,5 +183,10 @@ def test_a_large_index_takes_changes_without_being_written_anew(tmp_path: Path) 
             assert fresh.repetition is not None
             assert index.repetition.copies == fresh.repetition.copies
         shutil.rmtree(tmp_path / "x")
+    monkeypatch.setattr("mio_rag.retrieval.layers._MOST", 0)  # all is written anew
+    (documents / "05.md").write_text(text(4) + "\nThe zebra costs 3 euros.\n")
+    whole = open_source(documents, Building(), out=out).index
+    assert whole.layers is None
+    assert_same(whole, CorpusIndex.build(load_folder(documents).passages, ByHash()))
     assert list(reader.passages) == passages
     assert not open_source(documents, Building(), out=out).built

@@ -85,10 +85,8 @@ class TestNearDuplicates:
             "short",
             "short",
         ]
-        groups, jaccard = _groups([Passage(str(k), text) for k, text in enumerate(texts)])
+        groups = _groups([Passage(str(k), text) for k, text in enumerate(texts)])
         assert groups.tolist() == [0, 0, 2, 3, 3]
-        assert jaccard[1] == pytest.approx(similarity(texts[0], texts[1]))
-        assert jaccard[4] == 1
 
     def test_every_pair_above_the_threshold_is_found_in_a_random_corpus(self):
         rng = np.random.default_rng(0)
@@ -98,9 +96,8 @@ class TestNearDuplicates:
             passages.append(Passage(f"{k}", " ".join(words)))
             words[rng.integers(0, 60)] = "changed"
             passages.append(Passage(f"{k}b", " ".join(words)))
-        groups, jaccard = _groups(passages)
+        groups = _groups(passages)
         assert groups[1::2].tolist() == groups[::2].tolist() == list(range(0, 120, 2))
-        assert (jaccard[1::2] >= 0.8).all()
 
 
 class TestIndex:
@@ -139,7 +136,7 @@ def test_hardly_a_pair_at_the_threshold_is_missed() -> None:
         other = [*words[:24], "changed", *words[25:]]
         pair = [Passage("one", " ".join(words)), Passage("other", " ".join(other))]
         assert similarity(pair[0].text, pair[1].text) == pytest.approx(25 / 31)
-        missed += int(_groups(pair)[0][1] == 1)
+        missed += int(_groups(pair)[1] == 1)
     assert missed == 0
 
 
