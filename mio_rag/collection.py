@@ -39,7 +39,7 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.notes import noted
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
-from mio_rag.selection.selector import Selector, check_ids
+from mio_rag.selection.selector import Selector
 from mio_rag.session.ask import answer_from
 from mio_rag.sources import Building, Changes, Opened, kind_of, open_source
 from mio_rag.types import Answer, Passage, Question
@@ -379,7 +379,7 @@ class Collection:
                 "single settings, as max_passages=3"
             )
         made = _selector(self.policy, None, settings)
-        check_ids(made, index.ids)
+        made.check_ids(index.ids)
         return made
 
     def _session(

@@ -10,8 +10,7 @@ import calendar
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import chain
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -237,26 +236,6 @@ class Sentences:
 @lru_cache(maxsize=4096)  # questions to one collection find the same passages again and again
 def _wrapped_spans(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(sentence_spans(text, wrapped=True))
-
-
-class Joined(Sequence[Any]):
-    """Lists one after another, which are joined once an entry is asked for."""
-
-    def __init__(self, parts: Sequence[Sequence[Any]]) -> None:
-        self._parts = parts
-
-    @cached_property
-    def _entries(self) -> list[Any]:
-        return list(chain.from_iterable(self._parts))
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __getitem__(self, k: Any) -> Any:
-        return self._entries[k]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self._entries == list(other)
 
 
 class Piece(NamedTuple):

@@ -347,9 +347,8 @@ def questions_of(found: Opened, questions: str | None) -> Dataset:
 def check_fits(selector: Selector, index: CorpusIndex) -> None:
     """Raise `InputError` for ids that are no passages, and for relevance of another embedder."""
     from mio_rag.relevance.model import RelevanceModel
-    from mio_rag.selection.selector import check_ids
 
-    check_ids(selector, index.ids)
+    selector.check_ids(index.ids)
     model = selector.relevance_model
     if isinstance(model, RelevanceModel) and (misfit := model.misfit(index.embedder.fingerprint)):
         raise InputError(misfit)

@@ -40,7 +40,7 @@ from mio_rag.refusal.model import Refusal
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import RetrievalSettings
-from mio_rag.selection.selector import Selector, check_ids
+from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Prices
 from mio_rag.solvers.result import SolveOptions
 from mio_rag.storage import write_atomically
@@ -281,7 +281,7 @@ def _retrievers(
     made: dict[int, Retriever | None] = {id(None): None}
     for index in mixture.indexes:
         if index is not None and id(index) not in made:
-            check_ids(settings.selector, index.ids)
+            settings.selector.check_ids(index.ids)
             made[id(index)] = Retriever.of(index, settings.retrieval, generator or RegexCounter())
     return [made[id(index)] for index in mixture.indexes]
 

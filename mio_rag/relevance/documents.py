@@ -126,13 +126,9 @@ class DocumentModel:
         ):
             raise InputError(f"weights must be {len(TERMS)} numbers >= 0, of {', '.join(TERMS)}; slope >= 0")
 
-    def log_scores(self, pool: Pool) -> FloatArray:
-        """Return z of each of ``pool.sentences``, shape (m,)."""
-        return np.asarray(terms(pool) @ np.array(self.weights))
-
     def unit_relevance(self, pool: Pool) -> FloatArray:
         """Return the probability that each of ``pool.sentences`` holds evidence, shape (m,)."""
-        z = self.log_scores(pool)
+        z = np.asarray(terms(pool) @ np.array(self.weights))
         if not z.size:
             return z
         z = _with_rows(pool, _newest_first(pool, _with_versions(pool, z)))

@@ -349,14 +349,9 @@ _BARE = 0.6
 _FARTHEST = 30.0  # log-odds are held so far from 0
 
 
-def pool_signals(candidates: Candidates) -> dict[str, float] | None:
-    """What a pool tells, by the names of `SIGNALS`; None without a question or the scores of a search."""
-    found = _signals(candidates)
-    return None if found is None else dict(zip(SIGNALS, found, strict=True))
-
-
 @lru_cache(maxsize=4)
-def _signals(candidates: Candidates) -> tuple[float, ...] | None:
+def pool_signals(candidates: Candidates) -> Mapping[str, float] | None:
+    """What a pool tells, by the names of `SIGNALS`; None without a question or the scores of a search."""
     scores = candidates.scores
     if len(candidates) == 0 or not candidates.question.strip() or not {"dense", "fused"} <= set(scores):
         return None
@@ -366,10 +361,11 @@ def _signals(candidates: Candidates) -> tuple[float, ...] | None:
     if candidates.embeddings is not None and candidates.query_embedding is not None:
         # Of this question: in a pool that another query has added to, scores are those of either.
         cosines = np.asarray(candidates.embeddings @ candidates.query_embedding, dtype=np.float64)
-    head, cosine = (float(cover[0]), float(cover[:_TOP].mean())), float(cosines[best].max())
+    cosine = float(cosines[best].max())
     if (bare := scores.get("dense_bare")) is not None:
         cosine = min(cosine, (1 - _BARE) * cosine + _BARE * float(np.asarray(bare)[best].max()))
-    return float(cover.max()), *head, cosine
+    found = float(cover.max()), float(cover[0]), float(cover[:_TOP].mean()), cosine
+    return dict(zip(SIGNALS, found, strict=True))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from mio_rag.retrieval.numbered import matches, parts_asked, without_numbers
 from mio_rag.retrieval.rerank import Reranker, make_rerankers, rescored
 from mio_rag.retrieval.settings import Mode, RetrievalSettings
 from mio_rag.retrieval.texts import units_of
-from mio_rag.sentences import Joined, Pieces, Sentences
+from mio_rag.sentences import Pieces, Sentences
 from mio_rag.types import Passage, is_text
 
 #: Links are followed from so many of the best passages of a pool ...
@@ -339,7 +340,8 @@ class Retriever:
                 found["number"] = np.array([fit for p in passages for fit in matches(p, parts)])
             return found
 
-        needs, sections = Joined([one.needs for one in pieces]), Joined([one.sections for one in pieces])
+        needs = list(chain.from_iterable([one.needs for one in pieces]))
+        sections = list(chain.from_iterable([one.sections for one in pieces]))
         return held.of(rows, scores, needs=needs, sections=sections, pieces=pieces)
 
     def _pool(self, asked: _Asked, rows: list[int], fused: Mapping[int, float]) -> Candidates:

@@ -213,7 +213,7 @@ def language_of(text: str, usual: str | None = None, least: int = 2) -> str | No
         own = [word for word in words if letter.match(word)]
         if 2 * len(own) < len(words) or not words:
             continue
-        told = {name: sum(word in STOP_WORDS[name] for word in own) for name in languages}
+        told = {name: sum(map(STOP_WORDS[name].__contains__, own)) for name in languages}
         likely = usual if usual in told else languages[0]
         best = max(told, key=lambda name: told[name])
         best = best if told[best] > 2 * told[likely] else likely

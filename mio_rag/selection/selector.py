@@ -439,11 +439,6 @@ class Selector(Settings):
             raise InputError(problems)
 
 
-def check_ids(settings: Selector, ids: Collection[str]) -> None:
-    """`Selector.check_ids`."""
-    settings.check_ids(ids)
-
-
 def _unknown(setting: str, given: str, known: frozenset[str]) -> str:
     parts = [part.strip() for part in given.split(",")]
     if len(parts) > 1 and known.issuperset(parts):

@@ -132,13 +132,8 @@ def units_for(
     if ids & set(settings.must_include) or ids <= set(settings.must_exclude):
         return "passages"
     likely = np.argsort(-candidates.relevance, kind="stable")[:_LIKELY]
-    tight = is_tight(float(candidates.tokens[likely].mean()), budget_tokens)
+    tight = _ROOM * float(candidates.tokens[likely].mean()) > budget_tokens
     return "sentences" if tight and may_cut(settings, candidates, counter) else "passages"
-
-
-def is_tight(tokens: float, budget_tokens: int) -> bool:
-    """Whether a budget has no room for three passages of so many tokens."""
-    return _ROOM * tokens > budget_tokens
 
 
 def _unsure(candidates: Candidates) -> bool:
@@ -200,7 +195,13 @@ def cut_into_sentences(
         worth = formula.unit_relevance(candidates)
     not_cut = _replaced(candidates, fixed) if one_of_copies else {}
     pieces = _pieces_of(candidates, sentences)
-    rows, worth = _chosen_from(candidates, sentences, pieces, worth, fixed, not_cut, one_of_copies)
+    open_ = fixed != 0
+    open_[list(not_cut)] = False
+    rows = np.flatnonzero(open_[sentences.owners])
+    if candidates.spans is not None and rows.size:
+        rows, worth = _placed_once(candidates, sentences, pieces, worth, fixed, rows)
+    if one_of_copies:
+        rows = _said_once(candidates, sentences, pieces, worth, fixed, rows)
     lengths = sentences.spans[:, 1] - sentences.spans[:, 0]
     rows = rows[np.argsort(-worth[rows] * (lengths[rows] if formula else 1), kind="stable")]
     required = fixed[sentences.owners] == 1
@@ -288,24 +289,6 @@ def _pieces_of(candidates: Candidates, sentences: Sentences) -> Sequence[Pieces]
         pieces_of(text, spans[a:b].tobytes(), leaning)
         for text, a, b in zip(candidates.texts, borders[:-1], borders[1:], strict=True)
     ]
-
-
-def _chosen_from(
-    candidates: Candidates,
-    sentences: Sentences,
-    pieces: Sequence[Pieces],
-    worth: FloatArray,
-    fixed: NDArray[np.int8],
-    not_cut: Collection[int],
-    one_of_copies: bool,
-) -> tuple[NDArray[np.int64], FloatArray]:
-    """Return the rows of the sentences that may be read, each once, and what all are worth."""
-    open_ = fixed != 0
-    open_[list(not_cut)] = False
-    rows = np.flatnonzero(open_[sentences.owners])
-    if candidates.spans is not None and rows.size:
-        rows, worth = _placed_once(candidates, sentences, pieces, worth, fixed, rows)
-    return (_said_once(candidates, sentences, pieces, worth, fixed, rows) if one_of_copies else rows), worth
 
 
 def _placed_once(

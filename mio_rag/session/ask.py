@@ -13,7 +13,7 @@ from mio_rag.retrieval.rerank import Reranker
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.retrieval.settings import Mode
 from mio_rag.selection.result import Selection
-from mio_rag.selection.selector import Selector, check_ids
+from mio_rag.selection.selector import Selector
 from mio_rag.types import Answer, Question
 
 
@@ -45,7 +45,7 @@ def ask(
     called; `GenerationError` if the generator fails.
     """
     chooser = selector or Selector(units="auto")
-    check_ids(chooser, index.ids)
+    chooser.check_ids(index.ids)
     retriever = Retriever(
         index, pool=pool, mode=mode, counter=generator, link_hops=link_hops, rerankers=rerankers
     )

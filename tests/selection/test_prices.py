@@ -14,7 +14,6 @@ from mio_rag.evaluation.tune import Goal, TuneSettings
 from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.paths import query_frontier
 from mio_rag.pool import Candidates
-from mio_rag.selection.selector import check_ids
 from mio_rag.solvers import Status
 from tests.selection.pools import replace
 from tests.selection.test_constraints import made, pool
@@ -140,7 +139,7 @@ def test_a_conversation_of_many_turns() -> None:
             "only one radius of a norm is tuned",
         ),
         (
-            lambda: check_ids(made(SideConstraints(versions={f"v{k}": "d" for k in range(9)})), ["p1"]),
+            lambda: made(SideConstraints(versions={f"v{k}": "d" for k in range(9)})).check_ids(["p1"]),
             "4 more ids are not in the index",
         ),
     ],
