@@ -340,6 +340,16 @@ def _difference(found: Mapping[Any, Any], key: tuple[str, int], name: str, again
     return f"{value} ({low} to {high})"
 
 
+def spread(one: Mapping[str, Any] | tuple[float, float, float], digits: int = 3, sign: str = "") -> str:
+    """Return a mean with its interval, whose upper end may be open."""
+    ends = one if isinstance(one, tuple) else (one["mean"], one["low"], one["high"])
+    shown = (
+        "\u221e" if end is None else f"{round(float(end), digits) + 0.0:{sign}.{digits}f}" for end in ends
+    )
+    mean, low, high = shown
+    return f"{mean} ({low} to {high})"
+
+
 # Figures ----------------------------------------------------------------------------------------------------
 
 

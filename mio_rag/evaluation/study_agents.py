@@ -16,7 +16,7 @@ import numpy as np
 from mio_rag.errors import InputError
 from mio_rag.evaluation.rows import seconds_column
 from mio_rag.evaluation.statistics import mean_interval
-from mio_rag.evaluation.studies import Column, StudyRun, figure, table
+from mio_rag.evaluation.studies import Column, StudyRun, figure, spread, table
 from mio_rag.learning.planner import IntArray, Planner, Tree
 from mio_rag.learning.planner_regression import Experience
 from mio_rag.learning.planner_training import Table, Training, judged, read_table, train_planner
@@ -166,20 +166,15 @@ def _planners_table(run: StudyRun, given: Mapping[str, Any]) -> list[Column]:
         paired = "\u2013"
         if other is not None:
             gain = found.whole.reward(chosen, alpha) - found.whole.reward(other, alpha)
-            paired = _signed(mean_interval(gain.tolist()))
+            paired = spread(mean_interval(gain.tolist()), sign="+")
         invalid = f"{found.invalid[system, alpha]:.1%}" if system == "published" else "\u2013"
         lines.append(
             (system, f"{alpha:g}" if learned else "", f"{point.quality:.3f}", f"{point.cost:.2f}",
-             _signed({"mean": point.gain, "low": point.low, "high": point.high}), paired, invalid)
+             spread((point.gain, point.low, point.high), sign="+"), paired, invalid)
         )  # fmt: skip
     heads = ("planner or workflow", "alpha", "F1", "cost", "above the best mixture of workflows",
              "reward less that of published", "no workflow, in training")  # fmt: skip
     return [(head, list(cells)) for head, cells in zip(heads, zip(*lines, strict=True), strict=True)]
-
-
-def _signed(one: Mapping[str, Any]) -> str:
-    mean, low, high = (f"{round(one[end], 3) + 0.0:+.3f}" for end in ("mean", "low", "high"))
-    return f"{mean} ({low} to {high})"
 
 
 @figure("planners")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mio_rag.evaluation.statistics import mean_interval, ratio_interval
-from mio_rag.evaluation.studies import Column, StudyRun, figure, table
+from mio_rag.evaluation.studies import Column, StudyRun, figure, spread, table
 from mio_rag.learning.bandit_report import Hindsight, hindsight, settings_of, stats_of
 from mio_rag.learning.outcomes import gain_over_others
 from mio_rag.learning.router_model import Router, read_router
@@ -19,16 +19,6 @@ from mio_rag.policy import Policy
 Given = Mapping[str, Any]
 
 _DASH = "\u2013"
-
-
-def _form(one: Mapping[str, Any] | tuple[float, float, float], digits: int = 3, sign: str = "") -> str:
-    """A mean with its interval, whose upper end may be open."""
-    ends = one if isinstance(one, tuple) else (one["mean"], one["low"], one["high"])
-    shown = (
-        "\u221e" if end is None else f"{round(float(end), digits) + 0.0:{sign}.{digits}f}" for end in ends
-    )
-    mean, low, high = shown
-    return f"{mean} ({low} to {high})"
 
 
 def _values(run: StudyRun, label: str, name: str, ids: Sequence[str] | None = None) -> dict[str, float]:
@@ -66,11 +56,11 @@ def _worth_table(run: StudyRun, given: Given) -> list[Column]:
         both = [i for i in each[label] if i in each[other]]
         kept = both[-max(1, len(both) // 4) :] if late else both
         change = mean_interval([each[label][i] - each[other][i] for i in kept], run.seed)
-        return "" if label == other else _form(change, 4, "+")
+        return "" if label == other else spread(change, 4, "+")
 
     return [
         ("system", labels),
-        ("worth", [_form(mean_interval(list(each[label].values()), run.seed), 4) for label in labels]),
+        ("worth", [spread(mean_interval(list(each[label].values()), run.seed), 4) for label in labels]),
         (f"against {rival}", [less(label, rival) for label in labels]),
         ("of the last quarter", [less(label, rival, late=True) for label in labels]),
         *([(f"against {first}", [less(label, first) for label in labels])] if first != rival else []),
@@ -169,7 +159,7 @@ def _claim(run: StudyRun, given: Given) -> list[Column]:
             shares.append(ratio_interval([own[i] for i in both], [base[i] for i in both], run.seed))
         columns["of"].append(against)
         for head, one in zip(("EM", "F1", "tokens"), shares, strict=True):
-            columns[head].append(_DASH if one is None else _form(one))
+            columns[head].append(_DASH if one is None else spread(one))
         known = [float(one["mean"] or 0.0) for one in shares if one is not None]
         good = len(known) == 3 and min(known[:2]) >= 0.98 and known[2] <= 0.7
         columns["holds"].append("yes" if good else "no")
@@ -194,7 +184,7 @@ def _equal(run: StudyRun, given: Given) -> list[Column]:
                 continue
             good, cost = (np.array([[one[i] for one in each] for i in ids]) for each in (right, spent))
             above = gain_over_others(good[:, 0], cost[:, 0], good[:, 1:], cost[:, 1:], seed=run.seed)
-            columns[head].append(_form(above, 3, "+"))
+            columns[head].append(spread(above, 3, "+"))
     return list(columns.items())
 
 
