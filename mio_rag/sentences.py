@@ -648,5 +648,6 @@ _OF = pattern(
 )
 
 
+@lru_cache(maxsize=4096)
 def _file(source: str) -> frozenset[str]:
     return bare_name(re.sub(r"\.\w{1,5}$", "", source))

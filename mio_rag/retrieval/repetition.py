@@ -134,7 +134,9 @@ class Repetition:
         """
         chosen = np.asarray(rows, dtype=np.int64)
         groups = self.groups[chosen].tolist()
-        members: dict[int, list[int]] = {}
+        older, members = list(older_versions(passages, question)), dict[int, list[int]]()
+        if not older and len(set(groups)) == len(groups):
+            return None
         for k, group in enumerate(groups):
             members.setdefault(group, []).append(k)
         alike = np.zeros((chosen.size, chosen.size), dtype=np.float32)
@@ -153,7 +155,7 @@ class Repetition:
                 if not _told_apart(one, other, question, words):
                     found = _jaccard(shingles[a], shingles[b])
                     alike[a, b] = alike[b, a] = found if found >= LEAST_SIMILARITY else 0.0
-        for a, b, share in older_versions(passages, question):
+        for a, b, share in older:
             alike[a, b] = alike[b, a] = max(share, alike[a, b])
         return alike if alike.any() else None
 
