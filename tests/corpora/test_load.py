@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Iterable
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mio_rag.corpora.load import (
     load_questions,
 )
 from mio_rag.errors import DataError
+from mio_rag.measures import normalize_answer
 from mio_rag.types import Passage, Question
 
 CORPUS = [
@@ -264,3 +266,35 @@ def test_rag_mini() -> None:
     bioasq = convert_rows("rag-mini-bioasq", *PUBLISHED["rag-mini-bioasq"])
     assert [p.id for p in bioasq.passages] == ["97", "99"]
     assert bioasq.questions[0].gold_ids == ("97", "99")
+
+
+FOLDER = Path(str(resources.files("mio_rag"))) / "data" / "demo"
+README = (FOLDER / "README.md").read_text(encoding="utf-8")
+
+#: Kinds of question whose first answer stands in the last gold passage and nowhere else.
+EXACT = ("single", "bridge", "duplicate", "conflict")
+
+
+def words(text: str) -> str:
+    """Normalised, with a space at both ends, so that whole words can be looked for."""
+    return f" {normalize_answer(text)} "
+
+
+def read(passage: Passage) -> str:
+    return words(f"{passage.title} {passage.text}")
+
+
+def test_answers_stand_in_the_gold_passages(demo: Dataset) -> None:
+    texts = {p.id: read(p) for p in demo.passages}
+    for question in demo.questions:
+        assert len(set(question.gold_ids)) == len(question.gold_ids), question.id
+        assert set(question.gold_ids) <= set(texts), question.id
+        assert bool(question.answers) == bool(question.gold_ids) == (question.type != "unanswerable")
+        if not question.answers or question.answers[0] in ("yes", "no"):
+            continue
+        answer = words(question.answers[0])
+        holders = {i for i, text in texts.items() if answer in text}
+        assert holders & set(question.gold_ids), question.id
+        if question.type in EXACT:
+            assert holders == {question.gold_ids[-1]}, question.id
+            assert not any(words(a) in words(question.text) for a in question.answers), question.id

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mio_rag import Collection
 from mio_rag.context import RegexCounter
 from mio_rag.corpora.dataset import load_folder
 from mio_rag.generation import build_prompt, make_generator
@@ -96,3 +97,99 @@ def test_a_sentence_is_read_under_its_heading(tmp_path: Path) -> None:
     chosen = Selector(units="auto").select(pool, 60, RegexCounter())
     reader = make_generator("extractive")
     assert reader.generate(build_prompt(Question("q", question), chosen.passages)).text == "nine months"
+
+
+CHAT = """[2024-05-02 09:14] Mia: Is the release still planned for Thursday?
+[2024-05-02 09:16] Tom: No, it is moved to 9 May, as the payment tests fail.
+[2024-05-02 09:20] Priya: The sandbox has a timeout, which I look at
+now, and the log as well.
+"""
+LOG = "2024-01-12 P300 no. 114: seal replaced, 3 h\n2024-04-03 P300 no. 114: oil changed, 1 h\n"
+RECORDS = "\n\n".join(
+    f"Name: {name}\nPhone: 0170 {phone}\nRole: {role}"
+    for name, phone, role in [("Lena Vogt", 1111, "first aid"), ("Omar Said", 2222, "fire warden")]
+)
+HOURS = "Visiting hours\n\nWard A: 14:00 to 19:00\nWard B: 15:00 to 18:00\nWard C: by arrangement\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "read"),
+    [
+        (CHAT, "Which tests fail?", "\n[2024-05-02 09:16] Tom: No, it is moved to 9 May"),
+        (CHAT, "Which timeout has the sandbox?", "which I look at now, and the log as well."),
+        (LOG, "When was the oil of pump 114 changed?", "\n2024-04-03 P300 no. 114: oil changed, 1 h"),
+        (RECORDS, "What is the phone number of the fire warden?", "Omar Said\nPhone: 0170 2222\nRole: fire"),
+        (HOURS, "When can I visit ward B?", "\nWard B: 15:00 to 18:00"),
+    ],
+)
+def test_an_entry_is_read_by_itself(text: str, question: str, read: str, tmp_path: Path) -> None:
+    (tmp_path / "entries.txt").write_text(text, encoding="utf-8")
+    assert read in Collection(tmp_path, embedder="minilm").select(question, budget=45).context
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "date"),
+    [
+        ("news.md", "# Newsletter, November 2023\n\nText.", "2023-11"),
+        ("news.md", "# Rundbrief Oktober 2023: ein Protokoll\n\nText.", "2023-10"),
+        ("news.md", "# Report, Q3 2023\n\nText.", "2023-09"),
+        ("news.md", "# Annual report 2023\n\nText.", "2023"),
+        ("news.md", "# Report on Vision 2030 and 2040\n\nText.", None),
+        ("news.md", "# Report due by March 2024\n\nText.", None),
+        ("news.md", "# Thoughts on the flood of March 2021\n\nText.", None),
+        ("news.md", "---\ndate: 2024-05\n---\n# News\n\nText.", "2024-05"),
+        ("news.md", "---\ndate: 2024\n---\n# News\n\nText.", "2024"),
+        ("newsletter-2023-11.md", "Text.", "2023-11"),
+        ("newsletter_nov_2023.md", "Text.", "2023-11"),
+        ("compte-rendu-mars-2024.md", "Text.", "2024-03"),
+        ("11.2023 sales.md", "Text.", "2023-11"),
+        ("sales-2023-Q2.md", "Text.", "2023-06"),
+        ("budget-FY2023.md", "Text.", "2023"),
+        ("price-list-2024.md", "Text.", "2024"),
+        ("fees-2025.md", "Text.", "2025"),
+        ("opening hours Christmas 2025.md", "Text.", "2025"),
+        ("2025_menu.md", "Text.", "2025"),
+        ("fees.html", "<h1>Shelter fees 2025</h1><p>Text.</p>", "2025"),
+        ("vision-2020.md", "Text.", None),
+        ("plans.md", "# Mobility 2090\n\nText.", None),
+        ("flood-1995.md", "Text.", None),
+        ("history of the 2002 flood.md", "Text.", None),
+        ("the flood of 2002.md", "Text.", None),
+        ("ISO 9001 2015.md", "Text.", None),
+        ("mail.txt", "From: Ann\nDate: Mon, 18 May 2026 09:12\nSubject: Text\n\nText.\n", "2026-05-18"),
+        *(
+            ("rules.md", f"# Rules\n\n{stated} 2026\n\nText.", "2026-03-10")
+            for stated in (
+                "Approved by the board on 10 March",
+                "Beschlossen am 10. März",
+                "Publié le 10 mars",
+                "Fecha: 10 de marzo de",
+                "Aggiornato il 10 marzo",
+                "Bijgewerkt op 10 maart",
+                "Обновлено: 10 марта",
+                "Дата: 10. 3.",
+            )
+        ),
+        *(
+            (
+                "chat.txt",
+                f"[{one}, 07:58] Ann: Two of the cats sneeze.\n[{two}, 08:03] Ben: Text text.\n",
+                day,
+            )
+            for one, two, day in (
+                ("03/06/2026", "05/06/2026", "2026-06-05"),
+                ("06/03/26", "06/05/26", "2026-06-05"),
+                ("06/13/2026", "06/13/2026", "2026-06-13"),
+                ("2026-06-03", "2026-06-05", "2026-06-05"),
+                ("03/06/2026", "03/06/2026", None),
+            )
+        ),
+        ("plan-2024-2026.md", "Text.", None),
+        ("season-2010-11.md", "Text.", None),
+        ("AMD_2022_10K.md", "Text.", None),
+    ],
+)
+def test_the_date_of_a_document(name: str, text: str, date: str | None, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
+    (part, *_) = Collection(tmp_path, embedder="tfidf").select("Text", budget=60).parts
+    assert part["date"] == date
