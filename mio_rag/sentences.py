@@ -516,7 +516,8 @@ def names_time(question: str) -> bool:
 def marks_of(text: str) -> frozenset[str]:
     """Years, and numbers of versions as "v2"."""
     found = re.finditer(
-        rf"(?<!\d)({_YEAR})(?!\d)|(?<![^\W_])(?:v|version|rev|revision)[-. _]*(\d+)", text.casefold()
+        rf"(?<!\d)({_YEAR})(?!\d)|(?<![^\W_])(?:v|version|rev|revision)[-. _]*(\d+(?:\.\d+)*)",
+        text.casefold(),
     )
     return frozenset(mark[1] or f"v{mark[2]}" for mark in found)
 

@@ -259,6 +259,6 @@ def is_ordered(one: Names, other: Names) -> bool:
 
 
 def in_force(names: Names, question: str) -> tuple[Any, ...]:
-    """What a version is ranked by: whether it was there at the time asked of, then its `age`."""
-    asked, own = time_asked(question), age(names)
-    return asked is None or own[1] < asked.end, *own
+    """What a version is ranked by: whether it held when asked of, or is the one asked for, then its `age`."""
+    asked, own, number = time_asked(question), age(names), edition("", question)[2]
+    return (asked is None or own[1] < asked.end) and number in ((), own[3]), *own

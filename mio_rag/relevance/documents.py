@@ -48,6 +48,7 @@ from mio_rag.errors import InputError
 from mio_rag.pool import Pool
 from mio_rag.relevance.features import asked_words, logistic
 from mio_rag.sentences import (
+    Names,
     asks_for_older,
     bare_name,
     may_compare,
@@ -266,20 +267,23 @@ def _newest_first(pool: Pool, z: FloatArray) -> FloatArray:
     """The log scores, with the newest above the best where both say the same with other figures.
 
     That is of documents of one name, as minutes, and the newest at the time asked of; not where the question
-    has a word that only the best or its title has.
+    has a word that only the document of the best has: "What is Ann's dose?"
     """
     units, question, first = pool.sentences, pool.question, int(z.argmax())
     if units is None or may_compare(question) or (names_time(question) and time_asked(question) is None):
         return z
 
-    def said(k: int) -> tuple[object, set[str], set[str], list[str]]:
+    def said(k: int) -> tuple[object, set[str], list[str]]:
         i, (start, end) = int(units.owners[k]), units.spans[k].tolist()
         text, path = pool.texts[i][start:end].casefold(), () if units.sections is None else units.sections[k]
-        words, title = (set(_WORD.findall(one)) for one in (text, names[i][0].casefold()))
-        return tuple(map(bare_name, path)), words, words | title, _FIGURE.findall(text)
+        return tuple(map(bare_name, path)), set(_WORD.findall(text)), _FIGURE.findall(text)
 
-    names, asked = pool.names, set(_WORD.findall(question.casefold()))
-    own, (path, words, known, figures) = names[int(units.owners[first])], said(first)
+    def known(name: Names) -> set[str]:
+        texts = [text for text, other in zip(pool.texts, names, strict=True) if other == name]
+        return asked.intersection(_WORD.findall(" ".join((name[0], *texts)).casefold()))
+
+    names, asked = pool.names, set(_WORD.findall(" ".join(asked_words(question)).casefold()))
+    own, (path, words, figures) = names[int(units.owners[first])], said(first)
     bare = _DIGITS.sub("", own[1])  # "news-03.md" and "news-09.md" are of one series
     ranks = {
         name: in_force(name, question)
@@ -288,14 +292,14 @@ def _newest_first(pool: Pool, z: FloatArray) -> FloatArray:
         and (same_name(*name[:2], *own[:2]) or same_name(name[0], _DIGITS.sub("", name[1]), own[0], bare))
     }
     best, rank = first, ranks.get(own, ())
-    for k in np.flatnonzero(z > z[first] - _FAR_BELOW).tolist() if figures and rank else ():
-        newer = ranks.get(names[int(units.owners[k])], ())
-        if newer > rank:
-            there, others, all_others, numbers = said(k)
+    for k in np.flatnonzero(z > z[first] - _FAR_BELOW).tolist() if figures and len(ranks) > 1 else ():
+        name = names[int(units.owners[k])]
+        if ranks.get(name, ()) > rank > ():
+            there, others, numbers = said(k)
             same = there == path and len(words & others) >= _REPEATED * len(words | others)
-            alone = newer[0] == ranks[own][0] and asked & known - all_others
-            if same and not alone and numbers and numbers != figures:
-                best, rank = k, newer
+            same = same and numbers not in ([], figures)
+            if same and (ranks[name][0] != ranks[own][0] or known(own) <= known(name)):
+                best, rank = k, ranks[name]
     made = z.copy()
     made[best] = z[first] + (best != first) / 2
     return made
