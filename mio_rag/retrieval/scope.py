@@ -156,7 +156,9 @@ class Identities:
             tables.append(table[table["k"] >= 0])
         table = np.concatenate(tables)
         table = table[np.argsort(table["hash"], kind="stable")]
-        hashes, begin_of = np.unique(table["hash"], return_index=True)
+        column = table["hash"]
+        begin_of = np.flatnonzero(np.diff(column, prepend=column[:1] ^ np.uint64(1)))
+        hashes = column[begin_of]
         at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
         known = self.hashes[at] == hashes
         spread = np.where(known, self.spread[at], 0).astype(np.int64)
@@ -351,7 +353,7 @@ class Identities:
     def save(self, folder: Path) -> None:
         """Write `SCOPE_FILE`."""
         with (folder / SCOPE_FILE).open("wb") as file:
-            np.savez_compressed(file, **{name: getattr(self, name) for name in _COLUMNS})
+            np.savez(file, **{name: getattr(self, name) for name in _COLUMNS})
 
     @classmethod
     def load(cls, folder: Path, passages: int) -> Identities | None:
