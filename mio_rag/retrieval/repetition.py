@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import combinations
 from pathlib import Path
@@ -321,6 +322,7 @@ def _told_apart(one: Passage, other: Passage, question: str, words: Words) -> bo
     return not is_ordered(*names) and told_apart(newer, older, question, words)
 
 
+@lru_cache(maxsize=1024)
 def _facts(text: str) -> list[str]:
     """Words with a digit or a capital letter, in their order; at the head of a sentence, too."""
     return [word for word in re.findall(r"\w+", text) if word != word.lower() or not word.isalpha()]
@@ -331,6 +333,7 @@ def similarity(one: str, other: str) -> float:
     return _jaccard(_shingles(one), _shingles(other))
 
 
+@lru_cache(maxsize=1024)
 def _shingles(text: str) -> frozenset[tuple[str, ...]]:
     words = re.findall(r"\w+", text.casefold()) or [text]
     return frozenset(zip(*(words[k:] for k in range(_SHINGLE)), strict=False)) or frozenset([tuple(words)])
