@@ -344,16 +344,6 @@ def test_a_wrong_key_is_told_from_none(asking: Any) -> None:
     assert ["this key is not known" in one for one in said] == [True, False]
 
 
-def test_users_of_a_key_have_budgets_of_their_own(asking: Any) -> None:
-    client, _ = asking("per_user = { tokens = { day = 300 } }\n")
-    nameless = client.post("/select", json=BODY)
-    assert nameless.status_code == 400
-    assert "X-User" in nameless.json()["error"]["message"]
-    codes = [client.post("/select", json=BODY, headers={"X-User": "a"}).status_code for _ in range(9)]
-    assert (codes[0], codes[-1]) == (200, 429)
-    assert client.post("/select", json=BODY, headers={"X-User": "b"}).status_code == 200
-
-
 def test_a_key_reads_only_what_its_filter_allows(asking: Any) -> None:
     client, _ = asking("where = \"title = 'Skerry*'\"\n")
     for where in (None, "title!=nothing", {"title": {"!=": "Bell Rock Lighthouse"}}):

@@ -117,9 +117,8 @@ def test_a_strategy_that_fails_is_left_out_said_and_charged(index: CorpusIndex) 
 
 @dataclass(frozen=True)
 class Slow:
-    """Waits until it is told to go on."""
+    """Asks the model."""
 
-    go: threading.Event
     name: str = "slow"
     needs_model: bool = True
     needs_links: bool = False
@@ -139,7 +138,7 @@ def test_a_late_strategy_is_left_out_and_charged_all_that_it_may_take(index: Cor
     generator = ScriptedGenerator(waiting)
     how = SearchSettings(deadline_seconds=0.2)
     try:
-        merged = search(QUESTION, Retriever(index, pool=4), generator, ["raw", Slow(go)], how)
+        merged = search(QUESTION, Retriever(index, pool=4), generator, ["raw", Slow()], how)
     finally:
         go.set()
     late = merged.tried[1]
