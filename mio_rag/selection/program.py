@@ -47,7 +47,7 @@ from mio_rag.pool import Candidates
 from mio_rag.relevance.documents import is_known
 from mio_rag.relevance.model import RelevanceModel, RelevanceSource, answerable_for
 from mio_rag.selection.constraints import Side, side_of
-from mio_rag.selection.units import PASSAGE, Cut, cut_into_sentences, may_cut, outdated
+from mio_rag.selection.units import PASSAGE, Cut, cut_into_sentences, outdated
 from mio_rag.types import clean
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Formulation:
             from mio_rag.relevance.model import relevance_of
 
             pool = Read(pool, *relevance_of(settings.relevance_model, pool))
-        self.settings, self.pool, self._counter = settings, pool, counter
+        self.settings, self.pool, self.counter = settings, pool, counter
         self.passages = pool.candidates
         self._cut = self._sentences() if settings.units == "sentences" else None
         self.candidates = self.passages if self._cut is None else self._cut.candidates
@@ -160,13 +160,8 @@ class Formulation:
         related, own = self._related(), model.sentences if model else None
         formula = self.source.formula
         return cut_into_sentences(
-            self.passages, self._counter, fixed, related, one, alike, own, formula, self.pool.units
+            self.passages, self.counter, fixed, related, one, alike, own, formula, self.pool.units
         )
-
-    @property
-    def may_be_cut(self) -> bool:
-        """Whether sentences could be chosen instead."""
-        return may_cut(self.settings, self.passages, self._counter) and self._cut is None
 
     @property
     def not_cut(self) -> dict[int, int]:
@@ -183,14 +178,14 @@ class Formulation:
     @property
     def is_merged(self) -> bool:
         """Whether passages of one document are read as one text, and a tokenizer counts it."""
-        return self.settings.merge and self._counter is not None and self.candidates.spans is not None
+        return self.settings.merge and self.counter is not None and self.candidates.spans is not None
 
     @cached_property
     def shared(self) -> SharedCosts | None:
         """What passages cost by themselves and what they share; None where each pays for all of its text."""
-        if self._counter is None or not self.is_merged or self.uncertainty is not None:
+        if self.counter is None or not self.is_merged or self.uncertainty is not None:
             return None
-        return shared_costs(self.candidates, self._counter)
+        return shared_costs(self.candidates, self.counter)
 
     @property
     def _own_tokens(self) -> FloatArray:

@@ -323,21 +323,6 @@ class Selector(Settings):
         """
         return Read(candidates, *relevance_of(self.relevance_model, candidates)).answerable
 
-    def decided(
-        self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
-    ) -> Self:
-        """Return the same, with passages or sentences where ``units="auto"`` leaves it open.
-
-        See `mio_rag.selection.units.units_for`. What `select` chooses is passages even so where all that are
-        above their price fit.
-
-        candidates: with the relevance that these settings give them, see `valued`.
-        """
-        if self.units != "auto":
-            return self
-        model, _ = relevance_of(self.relevance_model, candidates)
-        return self.replace(units=units_for(self, candidates, model, budget_tokens, counter))
-
     def program(
         self, candidates: Candidates, budget_tokens: int, counter: TokenCounter | None = None
     ) -> SelectionProgram:
@@ -348,8 +333,9 @@ class Selector(Settings):
 
         Raises `InputError` if the candidates lack what the settings need.
         """
-        settings = self.decided(candidates, budget_tokens, counter)
-        return Formulation(settings, candidates, counter).program(budget_tokens)
+        model, _ = relevance_of(self.relevance_model, candidates)
+        units = units_for(self, candidates, model, budget_tokens, counter)
+        return Formulation(self.replace(units=units), candidates, counter).program(budget_tokens)
 
     # -- choosing -----------------------------------------------------------------------------------------
 
@@ -579,10 +565,3 @@ class Conversation:
         if selection.result.x is not None:
             self.selector = self.selector.replace(side=side.replace(previous=selection.ids))
         return selection
-
-    def changes(self) -> int | None:
-        """Return how many passages came in or went between the last two turns; None before the second."""
-        if len(self.turns) < 2:
-            return None
-        before, now = (set(turn.ids) for turn in self.turns[-2:])
-        return len(before ^ now)

@@ -21,6 +21,7 @@ from mio_rag.relevance.documents import surely_elsewhere
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Note, Selection, WorstCase
+from mio_rag.selection.units import may_cut
 from mio_rag.sentences import are_versions, asks_for_older, may_compare, versions_asked
 from mio_rag.solvers.paths import find_conflict, joint_steps
 from mio_rag.solvers.result import SolveResult, Status
@@ -302,11 +303,12 @@ def _lacking(choice: Choice) -> str:
 
 def _more_room(choice: Choice) -> str:
     """What to do where passages, or sentences, are too long."""
-    if choice.formulation.may_be_cut:
+    formulation = choice.formulation
+    is_cut = formulation.passages is not formulation.candidates
+    if not is_cut and may_cut(formulation.settings, formulation.passages, formulation.counter):
         return "raise the budget, or choose sentences (units='sentences')"
-    is_cut = choice.formulation.passages is not choice.formulation.candidates
-    about = choice.formulation.settings.about_passages()
-    if about and not is_cut and choice.formulation.source.kind == "documents":
+    about = formulation.settings.about_passages()
+    if about and not is_cut and formulation.source.kind == "documents":
         return f"raise the budget, or leave out {', '.join(about)}, which keeps passages whole"
     return "raise the budget" if is_cut else "raise the budget, or split passages"
 

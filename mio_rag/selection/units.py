@@ -104,20 +104,14 @@ def units_for(
     budget_tokens: int,
     counter: TokenCounter | None,
 ) -> Literal["passages", "sentences"]:
-    """Return what is chosen from a pool.
-
-    Where this says sentences, `Selector.select` reads passages all the same if all that are above their price
-    fit.
+    """Return what is chosen from a pool; `Selector.select` reads passages all the same if all that are above
+    their price fit.
 
     "auto" is sentences where fewer than three passages fit the budget, by the mean of the five that are most
-    likely to be needed. There they hold more answers on every set; where five or more passages fit, whole
-    ones do on questions that need several of them. Passages stay where
-    sentences cannot be chosen, relevance is no probability, a passage must be read (all of it), or programs
-    are enumerated.
+    likely to be needed: there they hold more answers on every set. Passages stay where sentences cannot be
+    chosen, relevance is no probability, a passage must be read (all of it), or programs are enumerated.
 
-    candidates: passages with the relevance that these settings give them, see `Selector.valued`.
-    model: what gave them that.
-    counter: the reader's tokenizer.
+    candidates: passages with the relevance that these settings give them. model: what gave them that.
     """
     if settings.units != "auto":
         return settings.units
@@ -154,9 +148,7 @@ def cut_into_sentences(
 ) -> Cut:
     """Return the sentences of a pool as candidates.
 
-    candidates: passages with probabilities as relevance; they are cut here if they do not know their
-        sentences.
-    counter: the reader's tokenizer, which the program cannot do without here.
+    candidates: passages with probabilities as relevance.
     fixed: shape (n,); passages that must (1) or must not (0) be read; -1: free.
     related: shape (n, n); benefit of choosing two passages.
     one_of_copies: whether only one of near-duplicates may be read.

@@ -107,9 +107,8 @@ def test_clusters_are_covered(how: str) -> None:
 def test_a_conversation_stays_near_its_last_turn() -> None:
     talk = Conversation(made(SideConstraints(max_changes=1)))
     first = talk.select(pool(seed=1), 90)
-    assert talk.changes() is None
     second = talk.select(pool(seed=2), 90)
-    assert talk.changes() == len(set(first.ids) ^ set(second.ids)) <= 1
+    assert len(set(first.ids) ^ set(second.ids)) <= 1
     free = made(SideConstraints()).select(pool(seed=2), 90)
     assert len(set(first.ids) ^ set(free.ids)) > 1
     costly = Conversation(made(SideConstraints(change_price=10.0)))
