@@ -560,8 +560,7 @@ def same_name(title: str, source: str, other_title: str, other_source: str) -> b
 
 def is_marked_version(title: str, source: str) -> bool:
     """Whether names say that this is a version: "v2", "old", or a kind that is replaced, such as a policy."""
-    found = _MARK.finditer(f"{title} {source}".casefold())
-    return any(not re.search(_YEAR + r"|\d{7}|^fy|^\(", mark[0]) for mark in found)
+    return any(edition(title, source))
 
 
 @lru_cache(maxsize=4096)

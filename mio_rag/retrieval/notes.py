@@ -24,8 +24,8 @@ from mio_rag.retrieval.numbered import parts_asked
 from mio_rag.retrieval.words import language_of, tokens_of
 from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.solving import MAY_BE, likely_sources
-from mio_rag.sentences import Names, are_versions, is_replaced_kind, names_time, same_name
-from mio_rag.types import Passage, moment
+from mio_rag.sentences import are_versions, is_replaced_kind, names_time, same_name
+from mio_rag.types import moment
 
 ENGLISH = (
     "the embedder reads English, and finds little where question and document differ in language; --embedder "
@@ -147,45 +147,36 @@ def _of_other_versions(selection: Selection, index: CorpusIndex) -> Iterator[Not
     asked, likely = time_asked(question), likely_sources(pool, selection.chosen)
     replaced = {name for note in selection.notes if note.code == "older_version" for name in note.sources}
     chosen = [k for k in selection.chosen if (names[k][1] or pool.ids[k]) in likely]
-    read, known = {names[k][1] for k in selection.chosen}, dict[Names, None]()
+    read, known = {names[k][1] for k in selection.chosen}, dict.fromkeys(selection.pool.names)
     for one in dict.fromkeys(names[k] for k in chosen):
         title, source, date = one
         if asked is None and names_time(question):
             continue
         if asked and (moment(date) < asked.end or any(asked.end[:4] in text for text in selection.texts)):
             continue
-        known = known or dict.fromkeys(
-            [*selection.pool.names, *([] if index.is_store else map(_names_of, index.passages))]
-        )
+        if asked and not index.is_store:  # before it says that none is of that time
+            known = dict.fromkeys((p.title, p.source, p.date) for p in index.passages)
         versions = [v for v in known if v[1] != source and is_ordered(v, one) and same_name(*v[:2], *one[:2])]
         series = [v for v in versions if not are_versions(*v[:2], *one[:2])]
         best = max({*versions} - {*series}, key=lambda v: in_force(v, question), default=None)
         if asked:
             when = f"'{source}' is dated {date}, after the time that the question asks of"
-            if best and in_force(best, question)[0]:
+            if best and best[2] and in_force(best, question)[0]:
                 if best[1] not in read:
                     yield Note("not_in_force", f"{when}; '{best[1]}' ({best[2]}) held then, and is not read")
-            elif source in replaced or is_replaced_kind(title, source):
-                yield Note("not_in_force", f"{when}; no older version was found")
-        elif best and age(best) > age(one) and best[1] not in likely:
+            elif (best is None or best[2]) and (source in replaced or is_replaced_kind(title, source)):
+                yield Note("not_in_force", f"{when}; no version of that time was found")
+            continue
+        if best and age(best) > age(one) and best[1] not in likely:
             text = f"'{source}' is an older version of '{best[1]}', which may not say this"
             yield Note("older_read", text)
         under, least = {sections[k] for k in chosen if names[k] == one}, MAY_BE * pool.relevance.max()
-        newer = {
-            names[k]: k
-            for k in np.flatnonzero(pool.relevance >= least).tolist()
-            if names[k] in series and age(names[k]) > age(one) and sections[k] in under
-        }
+        near = [k for k in np.flatnonzero(pool.relevance >= least).tolist() if sections[k] in under]
+        newer = {names[k] for k in near if names[k] in series and age(names[k]) > age(one)}
         if newer and not read & {name[1] for name in newer}:
             last = max(newer, key=age)
-            text = (
-                f"'{last[1]}' ({last[2]}) is newer than '{source}' and speaks of the same: raise the budget"
-            )
-            yield Note("newer_not_read", text)
-
-
-def _names_of(passage: Passage) -> Names:
-    return passage.title, passage.source, passage.date
+            text = f"'{last[1]}' ({last[2]}) is newer than '{source}' and speaks of the same"
+            yield Note("newer_not_read", f"{text}: raise the budget")
 
 
 def _not_named(selection: Selection, index: CorpusIndex, given: bool) -> Iterator[str]:
