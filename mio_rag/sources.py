@@ -20,6 +20,7 @@ import json
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -41,7 +42,7 @@ from mio_rag.documents.files import (
     passed_over,
     read_folder,
 )
-from mio_rag.errors import DataError, IndexFormatError, InputError
+from mio_rag.errors import DataError, IndexFormatError, InputError, Notice
 from mio_rag.filters import Unread
 from mio_rag.retrieval.cached import cache_folder
 from mio_rag.retrieval.embedders import Embedder, check_embedder, make_embedder
@@ -405,15 +406,22 @@ def _stored(text: str, folder: Path) -> Opened:
     return Opened(text, "index", folder, files, changes, _left_out(record), notes=notes)
 
 
+_PATIENCE = 1.0  # seconds
+
+
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Wait until nobody else builds this index."""
-    from filelock import FileLock
+    from filelock import FileLock, Timeout
 
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(f"{folder}.lock", timeout=3600)
-        lock.acquire()
+        try:
+            lock.acquire(timeout=_PATIENCE)
+        except Timeout:
+            warnings.warn(f"another command builds the index {folder}: waiting for it", Notice, stacklevel=4)
+            lock.acquire()
     except OSError as error:
         raise InputError(f"'{folder.parent}' cannot be written: {error}") from error
     try:

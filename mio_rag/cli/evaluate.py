@@ -6,7 +6,6 @@ import dataclasses
 import shlex
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import closed_book as without_corpus
 from mio_rag.corpora.load import shuffle_choices, write_questions
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import InputError, collect
+from mio_rag.errors import InputError, MissingExtraError, collect
 from mio_rag.evaluation import statistics
 from mio_rag.evaluation.contenders import DEFAULT_METHODS, TOTALS, check_methods
 from mio_rag.evaluation.harness import EvaluationSettings, Report, evaluate_and_report
@@ -109,8 +108,8 @@ def evaluate(
     scores = [{"method": m, "budget_tokens": b, **one.to_dict()} for (m, b), one in refused.items()]
     told |= {"refusal": scores} if scores else {}
     call.output.result(told, *_evaluation_lines(result, refused, details))
-    if all(row["error"] for row in result.rows):
-        raise typer.Exit(1)
+    if len({row["method"] for row in result.rows if not row["error"]}) < len(result.run["methods"]):
+        raise typer.Exit(1)  # a method failed on every question
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,8 +213,11 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
         raise InputError("PATH is missing: this study needs documents with questions, for instance demo")
     for model in models:
         one = dataclasses.replace(asked, model=model, out=folder / "run" if call.resume else folder)
-        _, _, measuring, _ = _checked(call, one)
-    measuring.load(None)  # a model that is missing is told now, not after the preparations
+        _checked(call, one)
+    kept, lacking = _measured(study, asked)  # a model that is missing is told now, not after the preparations
+    for one in lacking:
+        call.output.say(one)
+    asked = dataclasses.replace(asked, measure=kept)
     path = asked.path or ""
     names = {"path": path, "out": str(folder), "learn": str(folder / "learn")}
     names |= {"embedder": call.embedder, "model": models[0], "model2": models[-1]}
@@ -256,7 +258,7 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
         ]
         for one in reports.values()
     }
-    notes = list(asked_of)
+    notes = [*asked_of, *lacking]
     if min(asked_of.values()) < statistics.FEW_QUESTIONS:
         few = f"with fewer than {statistics.FEW_QUESTIONS} questions systems cannot be told apart"
         notes.append(f"note: {few}: a difference may be chance, and its interval is rough")
@@ -274,6 +276,20 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
         "files": files,
     }
     call.output.result(told, *lines, *files)
+
+
+def _measured(study: Study, asked: _Asked) -> tuple[list[str], list[str]]:
+    """Return the measures whose packages are installed, and a note for each other one of the study's own."""
+    kept, lacking = list[str](), list[str]()
+    for one in asked.measure or ():
+        try:
+            _Measuring.of([one], False, True).load(None)
+            kept.append(one)
+        except MissingExtraError as error:
+            if one not in study.measures:
+                raise
+            lacking.append(f"note: without {one}, since {error}")
+    return kept, lacking
 
 
 def _learned(call: o.Call, asked: _Asked, study: Study) -> int:
@@ -477,11 +493,13 @@ def _evaluation_lines(result: Report, refused: Mapping[Any, Any], details: bool)
         yield score_table("method", names, list(refused.values()))
     if not details:
         yield dim("every measure, with intervals: --details, summary.json and the report")
-    reasons = Counter(str(row["error"]) for row in result.rows if row["error"])
-    for reason, count in reasons.most_common(5):
-        yield styled((f"failed {count}x:", "red"), f" {reason}")
-    if len(reasons) > 5:
-        yield dim(f"and {len(reasons) - 5} other reasons, in the ledger")
+    reasons: dict[tuple[str, str], list[str]] = {}  # one of each kind for each method; all are in the ledger
+    for row in (row for row in result.rows if row["error"]):
+        reasons.setdefault((row["method"], row["error_kind"]), []).append(str(row["error"]))
+    for (method, _), found in sorted(reasons.items(), key=lambda one: -len(one[1])):
+        more = len(set(found)) - 1
+        also = f" (and {plural(more, 'other reason')}, in the ledger)" if more else ""
+        yield styled((f"{method} failed {len(found)}x:", "red"), f" {found[0]}{also}")
     yield f"\nreport: {result.folder}/report.html"
 
 

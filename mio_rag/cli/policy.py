@@ -28,7 +28,7 @@ from mio_rag.learning.planner_training import fixed_points, frontier, never_seen
 from mio_rag.learning.router_model import read_router
 from mio_rag.learning.rules import replay as replay_rule
 from mio_rag.learning.strategist import rate
-from mio_rag.policies.describe import described, policy_json, price_in_words
+from mio_rag.policies.describe import constants, described, policy_json, price_in_words
 from mio_rag.policies.make import kind_names
 from mio_rag.policy import PRESETS, Policy, preset_text
 from mio_rag.policy.files import Resolved, resolve
@@ -423,6 +423,9 @@ def _policy_lines(policy: Policy, states: Resolved) -> Iterator[Any]:
     rows += [(line.decision, line.who, line.how) for line in described(policy, states)]
     yield ""
     yield Table.rows("decision|who|how", [*rows, ("limits", "every question", ends)], left=3)
+    for table, given in constants(policy).items():
+        said = ", ".join(f"{key} = {value}" for key, value in given.items())
+        yield f"{table}: {said}" if given else f"{table}: the defaults (policy show --keys)"
     for name, model in policy.models.items():
         dollars = f"${model.input:g} in, ${model.output:g} out per million tokens" if model.is_priced else ""
         heat = f"temperature {model.temperature:g}" if model.temperature else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -210,7 +211,7 @@ def heading(label: str) -> str:
 
 @contextmanager
 def progress_bar(label: str, total: int) -> Iterator[Callable[..., None]]:
-    """A bar with rate and time left on stderr; silent where nobody watches a terminal."""
+    """A bar with rate and time left on stderr; without a terminal, a line every half minute."""
     with _bars(transient=True) as bar:
         task = bar.add_task(printable(label), total=total)
         yield lambda done, text="": bar.update(task, advance=done)
@@ -230,8 +231,39 @@ def batch_bars() -> Iterator[Callable[[str, int, int], None]]:
         yield tell
 
 
+class _Lines:
+    """Stands for bars where there is no terminal: lines, half a minute apart."""
+
+    def __init__(self) -> None:
+        self._tasks: list[list[Any]] = []  # label, total, done
+        self._next = time.monotonic() + _LINE_SECONDS
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End without a word: the result says it."""
+
+    def add_task(self, label: str, total: int) -> int:
+        self._tasks.append([label, total, 0])
+        return len(self._tasks) - 1
+
+    def update(self, task: int, advance: int) -> None:
+        label, total, done = one = self._tasks[task]
+        one[2] = done + advance
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _LINE_SECONDS
+            errors.print(f"{label}: {one[2]:,} of {total:,}")
+
+
+_LINE_SECONDS = 30.0
+
+
 def _bars(transient: bool) -> Any:
     from rich import progress
+
+    if not errors.is_terminal:
+        return _Lines()
 
     class Rate(progress.ProgressColumn):
         """Steps a second over the last half minute."""
@@ -249,6 +281,5 @@ def _bars(transient: bool) -> Any:
         progress.TimeRemainingColumn(),
         console=errors,
         transient=transient,
-        disable=not errors.is_terminal,
         speed_estimate_period=30,
     )

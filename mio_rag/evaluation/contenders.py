@@ -11,11 +11,13 @@ A method or policy may have settings of its own behind its name: exact[radius=0.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +100,7 @@ class Selecting(Contender):
         """Select from the shared pool."""
         taken = Taken(Costs())
         try:
-            pool = task.pool(taken.costs)
+            pool = taken.pool = task.pool(taken.costs)
             with taken.costs.part("select"):
                 taken.selection = self.chosen(task, pool, budget_tokens)
                 if taken.selection.result.x is None:
@@ -226,6 +228,20 @@ class Controlled(Contender):
             columns |= {"selected_ids": [], "tokens_used": 0, "passages_selected": 0}
             columns |= failed_measures(task.question, selection=True, answer=False)
         return Taken(found.costs, found.selection, None, found.reply, found.error, columns)
+
+
+def resolved(contenders: Sequence[Contender]) -> dict[str, dict[str, Any]]:
+    """Return what each contender runs with, by name: policy or program with all constants, and a hash."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in contenders:
+        told: dict[str, Any] = {}
+        if isinstance(one, Selecting):
+            told = one.selector.to_dict()
+        elif isinstance(one, Controlled):
+            told = dict(getattr(one.controller, "settings", {}))
+        text = json.dumps(told, sort_keys=True, default=str)
+        found[one.name] = {"sha256": sha256(text.encode()).hexdigest(), **json.loads(text)}
+    return found
 
 
 def check_methods(names: Sequence[str], selector: Selector) -> None:

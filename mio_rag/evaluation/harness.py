@@ -25,6 +25,7 @@ from mio_rag.evaluation.contenders import (
     check_methods,
     default_baseline,
     make_contenders,
+    resolved,
 )
 from mio_rag.evaluation.ledger import TRACES, Ledger, environment, now, opened_run, record_of
 from mio_rag.evaluation.report import render_report
@@ -220,6 +221,8 @@ def evaluate(
             questions=len(questions),
             rows=ledger.rows,
         )
+        run["resolved"] = resolved(contenders)
+        ledger.record = dict(run)
         pairs = [(contender, budget) for contender in contenders for budget in budgets]
         pipeline = Pipeline(
             lambda question: retrievers[mixture.set_of[question.id]], generator, settings.max_tokens,
@@ -250,6 +253,7 @@ def evaluate(
         add_smoothness(rows, questions)
         run |= {"finished": now(), "seconds": time.perf_counter() - started}
         ledger.write_parquet()
+        run |= environment()  # methods and readers load packages on first use
         seed, baseline = settings.seed, settings.reference
         summary, by_set = summarize(rows, seed), summarize_sets(rows, seed)
         comparisons = compare_rows(rows, baseline, seed)
@@ -297,6 +301,13 @@ def _is_stuck(rows: Sequence[dict[str, Any]], pairs: int) -> bool:
     )
 
 
+def _control(settings: EvaluationSettings) -> dict[str, Any]:
+    """What of the control settings holds: policies have processes and rules of their own, and keep limits."""
+    told = settings.control.to_dict()
+    own = all(name.startswith("policy:") for name in settings.controllers)
+    return {"limits": told["limits"], "kinds": told["kinds"]} if own else told
+
+
 def _run_record(
     mixture: Mixture,
     generator: Generator | None,
@@ -324,7 +335,7 @@ def _run_record(
             **({"error": settings.error} if settings.error else {}),
             "where": [" ".join(map(str, one)) for one in settings.where.conditions] or None,
             **({"own_methods": own} if (own := digests(settings.methods)) else {}),
-            **({"control": settings.control.to_dict()} if settings.controllers else {}),
+            **({"control": _control(settings)} if settings.controllers else {}),
         },
         **environment(),
         "started": now(),

@@ -10,9 +10,12 @@ import hashlib
 import json
 import os
 import platform
+import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
 
@@ -181,10 +184,19 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def _loaded() -> list[str]:
+    """Return the packages that mio-rag can use, with all extras, of which a module is loaded."""
+    loaded = {name.lower().replace("sklearn", "scikit_learn") for name in sys.modules}
+    with suppress(PackageNotFoundError):
+        named = {re.split(r"[^\w.-]", one)[0].lower() for one in requires("mio-rag") or ()}
+        return sorted(name for name in named if name.replace("-", "_") in loaded)
+    return []
+
+
 def environment() -> dict[str, Any]:
     """Return versions and hardware, for the record of a run."""
     return {
-        "versions": {"python": platform.python_version(), **versions_of(_RECORDED)},
+        "versions": {"python": platform.python_version(), **versions_of((*_RECORDED, *_loaded()))},
         "hardware": {"machine": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
     }
 

@@ -27,7 +27,7 @@ from mio_rag.evaluation.markup import (
     plural,
     script_json,
 )  # fmt: skip
-from mio_rag.evaluation.rows import RANKING_SOLVERS, reading_column
+from mio_rag.evaluation.rows import reading_column
 from mio_rag.evaluation.statistics import FEW_QUESTIONS, lead_measures, notes, summarize_sets
 from mio_rag.measures import Measure, evidence_measure, find_measure, page_measures, right
 
@@ -43,7 +43,7 @@ _LEVEL = 0.05
 _PROOFS = {
     "optimal": "Proven optimal", "bounded": "Feasible, with a bound", "feasible": "Feasible, no bound",
     "infeasible": "Infeasible", "no_solution": "No solution", "error": "Error", "none": "No certificate",
-    "ranking": "Ranked, nothing to prove",
+    "ranked": "Ranked, nothing to prove",
 }  # fmt: skip
 _VERDICTS = {
     "above": "above", "below": "below", "unclear": "not after correction", "none": "no clear difference"
@@ -289,7 +289,9 @@ def _tally(report: _Report) -> str:
 
 def _proven(report: _Report) -> str:
     # A controller that read nothing made no selection.
-    asked = [r for r in report.rows if r.get("solver") not in RANKING_SOLVERS and _status(r) != "none"]
+    asked = [row for row in report.rows if _status(row) not in ("none", "ranked")]
+    programs = {row["method"] for row in asked if _status(row) != "error"}  # of a ranking, failures remain
+    asked = [row for row in asked if row["method"] in programs]
     if not asked:
         return ""
     total = Counter(row["method"] for row in asked)
@@ -428,13 +430,6 @@ def _comparison_table(report: _Report) -> str:
     return _table("comparison-table", caption, [*columns, ("Reading", "name")], lines)
 
 
-def _proof(row: Record) -> str:
-    """Return the kind of certificate; a ranking has none: its gap is to the optimum of its own score."""
-    found = _status(row)
-    ranks = row.get("solver") in RANKING_SOLVERS and found in ("optimal", "bounded", "feasible")
-    return "ranking" if ranks else found
-
-
 def _certificate_table(report: _Report) -> str:
     """Per method, what was proven, and how far the rest can be from the optimum at most."""
     if not report.rows:
@@ -442,7 +437,7 @@ def _certificate_table(report: _Report) -> str:
     groups: dict[str, list[Record]] = defaultdict(list)
     for row in report.rows:
         groups[row["method"]].append(row)
-    found = set(map(_proof, report.rows))
+    found = set(map(_status, report.rows))
     seen = [name for name in _PROOFS if name in found]
     columns = [("Method", "name"), ("Selections", "num"), ("Share", "name")]
     columns += [(_PROOFS[name], "num") for name in seen]
@@ -450,9 +445,9 @@ def _certificate_table(report: _Report) -> str:
     lines = []
     for method in sorted(groups, key=report.place.__getitem__):
         rows = groups[method]
-        counts = Counter(map(_proof, rows))
+        counts = Counter(map(_status, rows))
         strip = "".join(f'<i class="s-{n}" style="flex:{counts[n]}"></i>' for n in seen if counts[n])
-        gaps = [row["gap"] for row in rows if _proof(row) == "bounded"]
+        gaps = [row["gap"] for row in rows if _status(row) == "bounded"]
         seconds = [row["solve_seconds"] for row in rows if row.get("solve_seconds") is not None]
         median, largest, share = _median(gaps), max(gaps, default=None), counts["optimal"] / len(rows)
         lines.append([
@@ -489,7 +484,6 @@ def _page_data(report: _Report) -> dict[str, Any]:
         "baseline": report.baseline,
         "reading": report.reading,
         "answered": report.answered,
-        "rankings": RANKING_SOLVERS,
         "primary": report.primary.name if report.primary else None,
         "quality": [m.name for m in quality],
         "measures": {m.name: {"label": m.label, "kind": m.kind} for m in [*explained, *report.measures]},

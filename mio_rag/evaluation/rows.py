@@ -26,6 +26,7 @@ from mio_rag.measures import (
     Reading,
     answer_measures,
     failed_measures,
+    pool_measures,
     reading_measures,
     selection_measures,
 )
@@ -40,8 +41,6 @@ from mio_rag.session.budget import Call, Costs, Prices, Replies, Reply
 from mio_rag.solvers.registry import solve
 from mio_rag.types import Question
 
-#: Solvers that rank by a score of their own; their gap is to that score's optimum, not to the program's.
-RANKING_SOLVERS = ("topk", "mmr", "density")
 _PARTED = (FITTING, "exact:auto", "exact:sentences")
 #: Parts of the costs that every controller's row has; other parts come after them.
 PARTS = ("decompose", "retrieve", "select", "reason", "measure", "answer")
@@ -156,6 +155,7 @@ class Taken:
 
     prompt: what the reader is to answer.
     reply: the answer of a contender that answers by itself.
+    pool: what all methods choose from.
     columns: those that only this kind of contender has.
     """
 
@@ -165,6 +165,7 @@ class Taken:
     reply: Reply | None = None
     error: MioRagError | None = None
     columns: dict[str, Any] = field(default_factory=dict)
+    pool: Candidates | None = None
 
 
 class Contender:
@@ -308,6 +309,8 @@ class Pipeline:
             row |= {"error": str(error), "error_kind": type(error).__name__}
             answered, given = self.generator is not None, instruments.given
             row |= failed_measures(question, selection=selection is None, answer=answered, instruments=given)
+            if selection is None and taken.pool is not None:  # was found, whatever a method made of it
+                row |= pool_measures(question, taken.pool)
         return row
 
 
@@ -321,11 +324,19 @@ def _selection_columns(question: Question, selection: Selection) -> dict[str, An
     return {
         "selected_ids": list(selection.ids), "passages_selected": len(selection.ids),
         "pool_size": len(selection.candidates), "tokens_used": selection.tokens_used,
-        "status": result.status.value, "objective": result.objective, "bound": result.bound,
-        "gap": result.gap, "solver": result.solver, "solve_seconds": result.wall_seconds,
+        **_certificate(selection), "solver": result.solver, "solve_seconds": result.wall_seconds,
         **selection_measures(question, selection), "decisions": _decisions(question, selection),
         **({"read": merged} if merged else {}),
     }  # fmt: skip
+
+
+def _certificate(selection: Selection) -> dict[str, Any]:
+    """Status, objective, bound and gap; a ranking has none: those of its solver are of its own score."""
+    result = selection.result
+    if selection.is_ranking and result.x is not None:
+        return {"status": "ranked", "objective": None, "bound": None, "gap": None}
+    told = {name: getattr(result, name) for name in ("objective", "bound", "gap")}
+    return {"status": result.status.value, **told}
 
 
 def _decisions(question: Question, selection: Selection) -> list[dict[str, Any]]:

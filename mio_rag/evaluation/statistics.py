@@ -17,12 +17,13 @@ import numpy as np
 import scipy  # loads scipy.stats, which takes a second, on first use
 from numpy.typing import NDArray
 
-from mio_rag.evaluation.rows import RANKING_SOLVERS, is_parted, reading_column
+from mio_rag.evaluation.rows import is_parted, reading_column
 from mio_rag.formulations.numbers import plural
 from mio_rag.measures import Measure, compared_measures, evidence_measure, find_measure, measures, right
 from mio_rag.methods import FITTING
 
 RESAMPLES = 2000
+_UNPROVABLE = (None, "ranked", "error")  # status of rows that ask for no proof
 
 _NONE = "\u2013"
 
@@ -89,10 +90,9 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
     """
     entries = []
     for (method, budget), group in _groups(rows).items():
-        ranked = all(row.get("solver") in RANKING_SOLVERS for row in group)
         selected = [row for row in group if row.get("status") or row.get("error")]  # agents may read nothing
         proven = sum(row.get("status") == "optimal" for row in selected)
-        unknown = ranked or not any(row.get("status") for row in group)
+        unknown = all(row.get("status") in _UNPROVABLE for row in group)
         entry: dict[str, Any] = {
             "method": method,
             "budget_tokens": budget,
@@ -104,6 +104,8 @@ def summarize(rows: Rows, seed: int = 0) -> list[dict[str, Any]]:
             values = [float(row[name]) for row in group if row.get(name) is not None]
             if values:
                 entry[name] = mean_interval(values, seed)
+                if len(values) < len(group):
+                    entry[name]["n"] = len(values)
         asked = [row for row in group if right(row) is not None]
         if any(row.get("prompt_tokens") for row in asked):
             tokens = [
@@ -322,18 +324,23 @@ def part_read(run: Mapping[str, Any], summary: Rows) -> str:
 def left_out(rows: Rows, summary: Rows) -> str:
     """Return a note with the questions for which nothing can be found, and why; else ""."""
     leading, counted = [measure.name for measure in lead_measures(summary)], set[Any]()
+    of: dict[str, set[Any]] = {name: set() for name in leading}
     types: dict[Any, Any] = {}
     for row in rows:
         types[key := (row.get("dataset"), row["question_id"])] = row.get("question_type")
-        if any(row.get(name) is not None for name in leading):
+        for name in (name for name in leading if row.get(name) is not None):
             counted.add(key)
+            of[name].add(key)
     without = ["unanswerable" if types[key] == "unanswerable" else "" for key in types if key not in counted]
+    fewer = [(m.label, len({k for k in counted if k in of[m.name]})) for m in lead_measures(summary)]
+    partly = "; ".join(f'"{label.lower()}" is over {n}' for label, n in fewer if n < len(counted))
+    partly = f"Of {plural(len(counted), 'question')}, {partly}: the others have no such label." * bool(partly)
     if not without or not counted:
-        return ""
+        return partly
     why = Counter(one or "without an answer or evidence to look for" for one in without)
     return (
         f"{len(without)} of {plural(len(types), 'question')} are left out of what is found: "
-        f"{', '.join(f'{count} {one}' for one, count in why.items())}."
+        f"{', '.join(f'{count} {one}' for one, count in why.items())}. {partly}".rstrip()
     )
 
 

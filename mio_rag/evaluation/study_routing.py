@@ -60,7 +60,10 @@ def _worth_table(run: StudyRun, given: Given) -> list[Column]:
 
     return [
         ("system", labels),
-        ("worth", [spread(mean_interval(list(each[label].values()), run.seed), 4) for label in labels]),
+        (
+            "evidence less tokens",
+            [spread(mean_interval(list(each[label].values()), run.seed), 4) for label in labels],
+        ),
         (f"against {rival}", [less(label, rival) for label in labels]),
         ("of the last quarter", [less(label, rival, late=True) for label in labels]),
         *([(f"against {first}", [less(label, first) for label in labels])] if first != rival else []),
@@ -75,7 +78,7 @@ def _worth_lost(run: StudyRun, given: Given, axes: Any) -> None:
         own = _worth(run, label, given["price"])
         axes.plot(np.cumsum([base[i] - own[i] for i in own if i in base]), label=label)
     axes.set_xlabel("questions")
-    axes.set_ylabel(f"worth lost to {given['rival']}")
+    axes.set_ylabel(f"evidence less tokens, below {given['rival']}")
     axes.legend(fontsize=7)
 
 
@@ -124,7 +127,7 @@ def _hindsight_table(run: StudyRun, given: Given) -> list[Column]:
         ("bandit", [*found, *([f"always {'+'.join(best.best)}", "best of each"] if best else [])]),
         ("questions", [str(one.questions) for one in found.values()] + [str(best.questions)] * 2 * bool(best)
          if best else []),
-        ("worth", [f"{one.worth:.4f}" for one in found.values()]
+        ("passages gained less costs", [f"{one.worth:.4f}" for one in found.values()]
          + ([f"{best.best_worth:.4f}", f"{best.oracle:.4f}"] if best else [])),
         ("regret", [f"{one.regret[-1]:.2f}" for one in found.values()] + (["0", _DASH] if best else [])),
         ("lost to the best of each", [f"{one.lost[-1]:.2f}" for one in found.values()]

@@ -20,6 +20,7 @@ from mio_rag.measures.registry import (
     frontier_measures,
     measures,
     page_measures,
+    pool_measures,
     quick_measures,
     reading_measures,
     register,
@@ -32,6 +33,6 @@ __all__ = [
     "LAST", "RESERVED", "Column", "Frontier", "Instruments", "Measure", "Page", "Reading", "Use",
     "added_measures", "answer_measures", "compared_measures", "console_measures", "coverage", "diversity",
     "evidence_found", "evidence_measure", "exact_match", "failed_measures", "find_measure",
-    "frontier_measures", "measures", "normalize_answer", "page_measures", "quick_measures",
-    "reading_measures", "register", "right", "selection_measures", "token_f1", "unregister",
+    "frontier_measures", "measures", "normalize_answer", "page_measures", "pool_measures",
+    "quick_measures", "reading_measures", "register", "right", "selection_measures", "token_f1", "unregister",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from types import SimpleNamespace
 from typing import Literal
 
 from mio_rag.errors import InputError
@@ -11,10 +12,12 @@ from mio_rag.measures.answers import ANSWERS, COSTS
 from mio_rag.measures.instruments import READINGS, Reading
 from mio_rag.measures.measure import Measure, Use
 from mio_rag.measures.selections import SELECTIONS
+from mio_rag.pool import Pool
 from mio_rag.selection.result import Selection
 from mio_rag.types import Question
 
 _OWN = (*SELECTIONS, *ANSWERS, *READINGS, *COSTS)
+_OF_POOL = ("pool_", "retrieved_")  # begins the names of measures that all methods share
 _KNOWN: dict[str, Measure] = {measure.name: measure for measure in _OWN}
 
 #: Keys of a row, a summary or a point that are no measures: a measure of that name would overwrite them.
@@ -133,6 +136,12 @@ def answer_measures(question: Question, answer: str, choice: int | None = None) 
 def selection_measures(question: Question, selection: Selection) -> dict[str, float | None]:
     """Measure what was selected, against the labels of the question."""
     return {m.name: m.value(question, selection) for m in measures("selection") if m.taken_with(())}
+
+
+def pool_measures(question: Question, pool: Pool) -> dict[str, float | None]:
+    """Measure what was retrieved, where nothing was selected."""
+    named = [m for m in measures("selection") if m.name.startswith(_OF_POOL)]
+    return {m.name: m.value(question, SimpleNamespace(pool=pool)) for m in named if m.taken_with(())}
 
 
 def reading_measures(question: Question, reading: Reading) -> dict[str, float | None]:

@@ -286,8 +286,9 @@ SELECTIONS = (
     ),
     _share(
         "evidence_covered", "Evidence text covered",
-        "share of the words of the gold passages, or of the quoted evidence, in the selected text",
-        source="words in runs of four; of a gold passage or a near-duplicate that is no older",
+        "share of the words in the selected text: the mean over gold passages, or of all quoted evidence",
+        source="words in runs of four; every gold passage counts alike, long or short, itself or as a "
+        "near-duplicate that is no older",
         compute=_evidence_covered, labelled=lambda question: bool(question.gold_ids or question.evidence),
         place=7, console=Column(always=True), page=Page(7, core=True, headline=1),
         frontier=_NONE,

@@ -59,6 +59,7 @@ def compose(
     fixed = policy.fixed_price
     retriever: Retriever | None = None
     chooser: Chooser | None = None
+    told = {"policy": policy.to_dict(), "sha256": found.sha256, "seed": int(setup.seed)}
     if setup.retriever is not None:
         index = setup.retriever.index
         found.check(index.embedder.fingerprint)
@@ -68,6 +69,7 @@ def compose(
             price = FIRST_PRICE if fixed is None else fixed
             learning = BanditSettings(**policy.search.bandit, token_price=price, seed=setup.seed)
             path, names, graph = Path(policy.search.state), policy.search.strategies, policy.search.graph
+            told["bandit"] = learning.to_dict()
             chooser = Strategist(path, names, learning, index.embedder.fingerprint, graph=graph)
         elif policy.search.strategies != ("raw",):
             chooser = Fixed(policy.search.strategies)
@@ -99,12 +101,7 @@ def compose(
         Models(specs_of(policy)) if models is None else models,
         pacer_of(policy) if pacer is None else pacer,
         StrategyLearner(chooser, program) if isinstance(chooser, Strategist) else None,
-        settings={
-            "policy": policy.to_dict(),
-            "sha256": found.sha256,
-            "seed": int(setup.seed),
-            **_replayed(policy, setup),
-        },
+        settings={**told, **_replayed(policy, setup)},
         always_asks=_asks_more(policy, found, chooser),
     )
 

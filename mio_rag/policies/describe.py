@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,6 +125,13 @@ def _again(policy: Policy) -> Line:
     named = {"price": "the price", "process": "decision process at the price"}
     kind = "priced" if repetition.by in named else "fixed"
     return Line("repeat", named.get(repetition.by, f"rule {repetition.rule}"), how, kind)
+
+
+def constants(policy: Policy) -> dict[str, Mapping[str, Any]]:
+    """Table -> the constants that a policy gives to what has learned or plans."""
+    tables = {"search.bandit": policy.search, "repeat.process": policy.repeat}
+    found = {name: getattr(table, name.partition(".")[2], None) for name, table in tables.items()}
+    return {name: one for name, one in found.items() if isinstance(one, Mapping)}
 
 
 def _file(path: str | None) -> str:

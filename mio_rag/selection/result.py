@@ -41,7 +41,8 @@ class Note(str):
 
 
 #: Methods that solve the program; all others rank, which proves nothing.
-_PROGRAMS = ("mio", "exact", "greedy", "local_search", "allocated", "paced")
+_PROGRAMS = ("mio", "exact", "program", "greedy", "local_search", "allocated", "paced")
+_RANKINGS = ("topk", "mmr", "density")  # solvers
 
 
 @dataclass(frozen=True)
@@ -294,7 +295,8 @@ class Selection:
     @property
     def is_ranking(self) -> bool:
         """Whether a ranking chose: its order is no program, and nothing about it is proven."""
-        return self.method.partition(":")[0] not in _PROGRAMS
+        named = self.method.partition("[")[0].partition(":")[0]
+        return named not in _PROGRAMS or self.result.solver in _RANKINGS
 
     @property
     def context(self) -> str:

@@ -21,7 +21,7 @@ from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Budget, Call, Costs, LimitReached, Limits, Models, Replies, Reply, Spent
 from mio_rag.session.state import Action, Decider, Fact, Learner, Result, State
-from mio_rag.session.tools import Equipment, Job, Nothing, asks, find_tool, missing_inputs
+from mio_rag.session.tools import Equipment, Job, Nothing, asks, check_action, find_tool, missing_inputs
 from mio_rag.session.trace import Outcome, trace_of
 from mio_rag.types import GenerationError, Question
 
@@ -206,6 +206,7 @@ class Session:
             new = new[: _MOST_ACTIONS - started]
             started += len(new)
             for action in new:
+                check_action(action)
                 result = state.running[action.id] = Result(action)
                 if len(new) == 1 and len(state.running) == 1 and self._seconds(action) is None:
                     self.act(result, state, budget)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mio_rag.context import SEPARATOR, render_context
-from mio_rag.errors import InfeasibleError, InputError, UnsuitableModelError
+from mio_rag.errors import InfeasibleError, InputError, UnsuitableModelError, choose
 from mio_rag.generation import Prompt, build_prompt
 from mio_rag.generation.protocol import LETTERS
 from mio_rag.pool import Candidates
@@ -44,6 +44,7 @@ from mio_rag.session.search import (
 from mio_rag.session.state import (
     NOTES_ID,
     TYPES,
+    Action,
     Fact,
     Facts,
     Memory,
@@ -686,9 +687,32 @@ TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _TOOLS}
 _EVERY = {**TOOLS, **{tool.name: tool for tool in _INNER}}
 
 
+#: Settings of actions that only deciders give, next to those that workflows may give.
+_BY_DECIDERS: Mapping[str, tuple[str, ...]] = {
+    "retrieve": ("weights", "alone"),
+    "select": ("tier", "more"),
+    "answer": ("draft", "loop", "max_notes"),
+}
+_BY_ANY = ("notes", "max_tokens", "token_price")
+
+
 def find_tool(name: str) -> Tool:
     """The tool of a name."""
     return _EVERY[name]
+
+
+def check_action(action: Action) -> None:
+    """Raise `InputError` for an action of a decider that names no tool, or a setting without effect."""
+    if action.do not in _EVERY:
+        raise InputError(f"action '{action.id}' is to do '{action.do}': {choose(action.do, _EVERY)}")
+    if action.do not in TOOLS:
+        return
+    known = (*TOOLS[action.do].settings, *_BY_DECIDERS.get(action.do, ()), *_BY_ANY)
+    for name in action.settings:
+        if name not in known:
+            raise InputError(
+                f"action '{action.id}' ({action.do}) has a setting '{name}': {choose(name, known)}"
+            )
 
 
 def asks(do: str, settings: Mapping[str, Any]) -> bool:

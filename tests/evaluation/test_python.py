@@ -1,5 +1,6 @@
 """`mio_rag.evaluate`: methods of a collection, of your own, and the peers, in one call."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,7 @@ def test_the_command_takes_plugins(handbook: Path) -> None:
         "from mio_rag import register_method\n\n"
         "@register_method('first', needs=('embeddings',))\n"
         "def first(pool, budget):\n    return pool.ids[:1]\n"
+        "@register_method('fails')\ndef fails(pool, budget):\n    return ['absent']\n"
     )
     asked = handbook.parent / "questions.jsonl"
     command = ("evaluate", handbook, "--questions", asked, "--embedder", "tfidf", "--methods", "mio,first",
@@ -155,6 +157,13 @@ def test_the_command_takes_plugins(handbook: Path) -> None:
         done = here(*command)
         assert done.returncode == 0, done.stderr
         assert "first" in done.stdout
+        failing = here(*command[:-1], handbook.parent / "failing", "--methods", "mio,first,fails")
+        assert failing.returncode == 1  # it failed on every question
+        assert "fails failed 4x: method 'fails' returned 'absent'" in failing.stdout
+        table = {e["method"]: e for e in json.loads((handbook.parent / "failing/summary.json").read_text())}
+        assert table["fails"]["pool_recall"] == table["mio"]["pool_recall"]  # what was found is the same
+        assert [table[name]["optimal_share"] for name in ("mio", "first", "fails")] == [1.0, None, None]
+        assert "gap" not in table["first"]
         listed = only_object(here("evaluate", "--list", "--json", "--plugin", plugin))
         assert "first" in listed["methods"]
         read = here(
@@ -167,4 +176,5 @@ def test_the_command_takes_plugins(handbook: Path) -> None:
         assert "had another own_methods" in again.stderr
     finally:
         unregister_method("first")
+        unregister_method("fails")
     assert here("evaluate", handbook, "--plugin", handbook / "absent.py").returncode == 2

@@ -187,14 +187,14 @@ def test_proofs_and_failures_are_counted() -> None:
     rows = [
         row(),
         row(question_id="q2", status="feasible", gap=0.04),
-        row(question_id="q2", method="topk", solver="topk", status="feasible", gap=0.5),  # ranks: no proof
+        row(question_id="q2", method="topk", solver="topk", status="ranked", gap=None),
         row(question_id="q3", status="error", error="endpoint down"),
         row(question_id="q3", method="topk", error="endpoint down", status=None),
     ]
     seen = page(rows, PAIR)
     text = seen.text("headlines")
     assert (
-        "1 of 4 selections by optimization is proven optimal; 1 more carry a bound (median gap 4.00 %)"
+        "1 of 3 selections by optimization is proven optimal; 1 more carry a bound (median gap 4.00 %)"
         in text
     )
     assert "1 question failed at least once (2 of 5 evaluations)" in text

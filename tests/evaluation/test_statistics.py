@@ -188,7 +188,7 @@ def test_a_proof_is_not_taken_for_evidence() -> None:
     )
     assert said(rows("fused", high * 2), rows("exact", low * 2))[1] == []
     # Nothing is said of what is unproven, of rankings, or of differences that may be chance.
-    for solver, status in (("topk", "optimal"), ("branch_and_bound", "feasible")):
+    for solver, status in (("topk", "ranked"), ("branch_and_bound", "feasible")):
         other = [row | {"solver": solver, "status": status} for row in rows("exact", low)]
         assert said(rows("fused", high), other)[0] == []
     mixed = rows("exact", [{"evidence_covered": 0.5 + (k % 3 - 1) / 2} for k in range(20)])

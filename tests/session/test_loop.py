@@ -5,12 +5,13 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.errors import InfeasibleError
+from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.policies.make import workflow_session
 from mio_rag.policies.setup import ControlSettings, Setup
@@ -18,6 +19,7 @@ from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Call, Limits, Models, totals
 from mio_rag.session.loop import Session
+from mio_rag.session.state import Action, State
 from mio_rag.session.trace import Outcome, Trace
 from mio_rag.session.workflow import NAMED, Workflow, WorkflowSettings, chain
 from mio_rag.types import Answer, GenerationError, Question
@@ -210,6 +212,33 @@ def test_nothing_written_is_dropped(river_index: CorpusIndex) -> None:
         assert [s.id for s in trace.dropped] == dropped
     assert "what it needs was dropped: facts" in str(trace.fallback)
     assert (trace.steps[-1].id, trace.answer) == ("fallback", "the Tiber (0 read)")
+
+
+@dataclass
+class Changing:
+    """Changes every action."""
+
+    change: Callable[[Action], Action]
+
+    def decide(self, state: State, proposed: tuple[Action, ...]) -> tuple[Action, ...]:
+        return tuple(map(self.change, proposed))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda one: replace(one, settings={**one.settings, "budget": 60}), "has a setting 'budget': choose"),
+        (lambda one: replace(one, settings={"unit": "passages"}), "did you mean 'units'"),
+        (lambda one: replace(one, do="chose"), "is to do 'chose'"),
+    ],
+)
+def test_what_no_tool_would_do_is_refused(change, message: str, river_index: CorpusIndex) -> None:
+    session = controller(chain("odd", "retrieve", "select", "answer"), river_index)
+    first, *others = session.deciders
+    changing = Changing(lambda one: change(one) if one.do == "select" else one)
+    odd = replace(session, deciders=(first, changing, *others))
+    with pytest.raises(InputError, match=message):
+        odd.attempt(COMPARISON, Watched(said), 60).check()
 
 
 def test_an_action_that_takes_too_long_is_given_up_and_charged(river_index: CorpusIndex) -> None:
