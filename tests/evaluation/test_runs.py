@@ -20,6 +20,7 @@ from mio_rag.evaluation.statistics import compare_rows, summarize
 from mio_rag.evaluation.tiers import LabelSettings, label_questions
 from mio_rag.generation import ExtractiveGenerator, Prompt, ScriptedGenerator
 from mio_rag.measures import measures
+from mio_rag.methods import register_method, unregister_method
 from mio_rag.retrieval import CorpusIndex, RetrievalSettings, TfidfEmbedder
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Prices
@@ -558,3 +559,20 @@ def test_sets_are_mixed_evenly_and_one_index_may_hold_all(
     with pytest.raises(InputError, match="controllers search one index"):
         evaluate([rivers, demo], [river_index, demo_index], scripted(), few, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_method_that_fails_changes_neither_what_was_retrieved_nor_what_is_proven(
+    rivers: Dataset, river_index: CorpusIndex, tmp_path: Path
+) -> None:
+    register_method("lost", lambda pool, budget: ["absent"])
+    try:
+        found = run(rivers, river_index, None, tmp_path, methods=("topk", "lost", "exact"), budgets=(60,))
+    finally:
+        unregister_method("lost")
+    topk, lost, exact = found.summary
+    assert lost["failed"] == 4
+    assert topk["pool_recall"] == lost["pool_recall"] == exact["pool_recall"]
+    assert (topk["optimal_share"], lost["optimal_share"], exact["optimal_share"]) == (None, None, 1.0)
+    assert {row["status"] for row in found.rows if row["method"] == "topk"} == {"ranked"}
+    assert found.run["resolved"]["topk"]["solver"] == "topk"
+    assert len({one["sha256"] for one in found.run["resolved"].values()}) == 2  # the lost one ranks, too
