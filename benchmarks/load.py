@@ -246,7 +246,7 @@ def _reader(server: FaultyServer, calls: int) -> dict[str, Any]:
 
 def _asked(server: FaultyServer, work: Path, calls: int, policy: str | None) -> dict[str, Any]:
     """Without a policy every other question goes through the tool of assistants."""
-    counted, spec = _Counted(), _spec(server, 1)
+    counted, spec, before = _Counted(), _spec(server, 1), 0 if policy != _TOTAL else _of_total(work)
     collection = Collection(work / "INDEX", policy="default" if policy is None else work / f"{policy}.toml")
     tools = Assistants([work / "INDEX"], allow_ask=spec)
 
@@ -262,10 +262,13 @@ def _asked(server: FaultyServer, work: Path, calls: int, policy: str | None) -> 
     found = counted.each(ask, calls, 8)
     collection.close()
     if policy == _TOTAL:  # in tokens: at the lower price, as if all were of prompts
-        bill = server.bill["prompt_tokens"] + server.bill["completion_tokens"]
-        spent = _of_total(work)
+        bill, spent = _tokens(server), _of_total(work) - before
         found["problems"] += [f"billed {bill} tokens, the total counts {spent}"] if bill > spent else []
     return found
+
+
+def _tokens(server: FaultyServer) -> int:
+    return server.bill["prompt_tokens"] + server.bill["completion_tokens"]
 
 
 def _of_total(work: Path) -> int:
@@ -297,6 +300,7 @@ def _served(
     key, table = new_key("one")
     write_text(work / "keys.toml", f"{table}tokens = {{ month = 1_000_000_000 }}\n")
     counted, ended, port = _Counted(), threading.Event(), free_port()
+    before_all = 0 if policy is None else _of_total(work)  # other doors spend from the same total
     numbers, lives = itertools.count(), 0
     options = ["--set", "server.concurrency=4"]
     options += (
@@ -347,15 +351,15 @@ def _served(
         life.wait()
     found = counted.found() | {"kills": kills}
     if policy is not None:
-        tokens, spent = server.bill["prompt_tokens"] + server.bill["completion_tokens"], _of_total(work)
-        found["problems"] += [f"billed {tokens} tokens, the total counts {spent}"] if tokens > spent else []
-        return found | {"counted": spent * OUT / 1e6}
+        bill, spent = _tokens(server), _of_total(work) - before_all
+        found["problems"] += [f"billed {bill} tokens, the total counts {spent}"] if bill > spent else []
+        return found | {"counted": spent * dollars(server.bill) / max(1, bill)}
     with closing(sqlite3.connect(work / "keys.sqlite")) as accounts:
         tokens = sum(
             accounts.execute(f"SELECT total(tokens) FROM {name}").fetchone()[0]
             for name in ("spent", "reserved")
         )
-    bill = server.bill["prompt_tokens"] + server.bill["completion_tokens"]
+    bill = _tokens(server)
     found["problems"] += [f"billed {bill} tokens, the key counts {tokens:.0f}"] if bill > tokens else []
     return found | {"counted": tokens * dollars(server.bill) / max(1, bill)}
 
@@ -419,9 +423,7 @@ def _batch(
         if summary["answered"] == count or (before and before["spent"] == summary["spent"]):
             break
     counted = summary["spent"] + summary["lost"]
-    bill = (
-        (server.bill["prompt_tokens"] + server.bill["completion_tokens"]) if paced else dollars(server.bill)
-    )
+    bill = _tokens(server) if paced else dollars(server.bill)
     problems += [f"billed {bill}, the ledger counts {counted}"] if bill > counted + 1e-9 else []
     problems += [f"{counted} of {summary['total']} are counted"] if counted > summary["total"] + 1e-9 else []
     rows = _lines(out)

@@ -247,6 +247,7 @@ def _solve(
         about: dict[str, Any] = {"limit": limit, "nodes": nodes, "version": VERSION}
         about |= {"x": best.x, "bound": known, "proven_infeasible": infeasible}
         about["wall_seconds"] = time.perf_counter() - start
+        about["rounding"] = 1e-13 * problem.m * problem.scale if problem is not None else 0.0
         result = conclude(program, options, "branch_and_bound", **about)
         unresolved = result.status in (Status.FEASIBLE, Status.NO_SOLUTION) and limit is None
         return replace(result, message=_UNRESOLVED) if unresolved else result

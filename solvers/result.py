@@ -226,6 +226,7 @@ def conclude(
     bound: float | None,
     proven_infeasible: bool = False,
     broken: bool = False,
+    rounding: float = 0.0,
     limit: str | None = None,
     wall_seconds: float = 0.0,
     nodes: int | None = None,
@@ -239,6 +240,7 @@ def conclude(
         lower.
     proven_infeasible: whether it proved that nothing is feasible; with a feasible x, a contradiction.
     broken: whether the back end failed rather than stopped: without a selection, that is an error.
+    rounding: how far the bound may lie below the objective by its arithmetic.
     """
 
     def made(status: Status, text: str = message, stopped: str | None = limit, **found: Any) -> SolveResult:
@@ -269,11 +271,12 @@ def conclude(
     # A back end works to 1e-6 feasibility, so its bound may lie that far below what it found, not more; but
     # large values that cancel leave the rounding of their sums.
     short, chosen = objective - known, x > 0
-    if short > 1e-5 * max(min(1.0, scale), abs(objective)) and short > 1e-13 * (
-        np.abs(program.linear[chosen]).sum() + np.abs(program.pairwise[np.ix_(chosen, chosen)]).sum()
-    ):
-        text = f"{solver} claims the bound {known:.9g} below its own objective {objective:.9g}"
-        return made(Status.ERROR, text, x=x, objective=objective)
+    if short > 1e-5 * max(min(1.0, scale), abs(objective)):
+        terms = np.abs(program.linear[chosen]).sum() + np.abs(program.pairwise[np.ix_(chosen, chosen)]).sum()
+        if short > max(rounding, 1e-13 * terms):
+            text = f"{solver} claims the bound {known:.9g} below its own objective {objective:.9g}"
+            return made(Status.ERROR, text, x=x, objective=objective)
+        known = objective + short  # it is off by that much, on either side
     known = max(known, objective)
     gap = relative_gap(objective, known, scale)
     found: dict[str, Any] = {"x": x, "objective": objective, "bound": known, "gap": gap}

@@ -296,6 +296,15 @@ def test_huge_multipliers_of_huge_rows_leave_the_digits_of_values() -> None:
     linear = [883e3, 589e3, -301e3, -181e3]
     result = branch_and_bound.solve(SelectionProgram(linear, pairs + pairs.T, [0] * 4, 1, needed), EXACT)
     assert (result.is_optimal, result.selected) == (True, (0, 1))
+    pairs, cap = np.zeros((4, 4)), LinearConstraint([0, 0, 1e-6, 1e-6], upper=1e-6)
+    pairs[0, 3], pairs[1, 3] = 1e9, -1e-7  # beside which bounds of 1e-5 are rounded
+    mixed = LinearConstraint([6.3e-7, 2.3e-7, -1.34e-6, 1.88e-6], upper=-1.026e-6)
+    linear, costs = [3.77e-6, 1e-6, 6.85e-6, 2.231e-5], [0, 0, 3e-6, 2e-6]
+    result = branch_and_bound.solve(
+        SelectionProgram(linear, pairs + pairs.T, costs, 6e-6, (cap, mixed)), EXACT
+    )
+    assert (result.status, result.selected) == (Status.FEASIBLE, (1, 2))
+    assert "differ too much in size" in result.message
 
 
 def test_sizes_that_float64_cannot_resolve_are_told_and_not_called_optimal() -> None:
