@@ -209,7 +209,8 @@ def cut_into_sentences(
     places = rows - np.searchsorted(sentences.owners, owners)
     # Nothing else of the pool is looked at.
     read = [pieces[i].units[k] for i, k in zip(passages, places.tolist(), strict=True)]
-    texts, first, gaps, sections, lines, sizes, tokens = map(list, zip(*read, strict=True))
+    columns: Any = map(list, zip(*read, strict=True))
+    texts, first, gaps, sections, lines, sizes, tokens = columns
     titles = taken(candidates.titles) or [""] * len(read)
     document, (names, begins) = documents(candidates), _places(candidates, set(passages))
     starts = begins[owners]
