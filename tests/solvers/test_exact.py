@@ -123,17 +123,6 @@ def test_every_certificate_holds_where_later_stages_are_forced(
         assert check_path(program, rng, Counter()) == []
 
 
-def test_forced_stages_do_reach_better_matrices() -> None:
-    counts: Counter[str] = Counter()
-    rng = np.random.default_rng(0)
-    with forced_stages(0, 0.0, (20, 60)):
-        for _ in range(15):
-            raw = np.triu(rng.normal(size=(12, 12)), 1)
-            program = SelectionProgram(rng.random(12), raw + raw.T, rng.integers(1, 9, 12), 30)
-            assert check_all(program, rng, counts) == []
-    assert counts["reached a better matrix"] > 5, counts
-
-
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("k", range(12))
 def test_every_certificate_of_random_programs_holds(k: int, shared: bool) -> None:
@@ -146,6 +135,7 @@ def test_ten_thousand_small_programs_are_solved_to_their_optima(part: int) -> No
     assert [one for k in range(305) for one in check_family(100 + part, k, counts)] == []
     assert counts["programs"] > 2500
     assert counts["optimal, but for the tolerance"] < 10
+    assert counts["reached a better matrix"] > 50
 
 
 @pytest.mark.parametrize(("seed", "k"), [(0, 3467), (1, 185), (1, 543)])
