@@ -252,6 +252,11 @@ def age(names: Names) -> tuple[bool, str, bool, tuple[int, ...]]:
     return not is_past, moment(names[2]), is_new, number
 
 
+def age_of(one: Names, other: Names) -> str:
+    """Which of two versions the first one is, by dates, else by names; a draft may be the newer."""
+    return "a newer" if age(one)[1:] > age(other)[1:] else "an older"
+
+
 def is_ordered(one: Names, other: Names) -> bool:
     """Whether it is known which of two versions is the newer: by their dates, else by their names."""
     a, b = age(one), age(other)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mio_rag.context import documents
-from mio_rag.documents.dates import age, in_force
+from mio_rag.documents.dates import age_of, in_force
 from mio_rag.errors import InputError, SolverError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import LinearConstraint, SelectionProgram
@@ -329,7 +329,7 @@ class Repeats:
         j = max(others, key=lambda k: in_force(names[k], self._candidates.question))
         _, source, date = names[j]
         name = f"'{source or self._candidates.ids[j]}'" + f" ({date})" * bool(date)
-        return f"not read: {'a newer' if age(names[i]) > age(names[j]) else 'an older'} version of {name}"
+        return f"not read: {age_of(names[i], names[j])} version of {name}"
 
     def copied(self, i: int) -> str:
         """Which passage that is read it is nearly a copy of: "a near-duplicate of 'b' ..."; or ""."""

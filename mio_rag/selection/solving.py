@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from mio_rag.context import merged
-from mio_rag.documents.dates import age, is_ordered
+from mio_rag.documents.dates import age_of, is_ordered
 from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
@@ -177,8 +177,8 @@ def _replaced(choice: Choice) -> dict[str, list[Note]]:
     for i, j in sorted(choice.formulation.not_cut.items()):
         if is_ordered(names[i], names[j]) and are_versions(*names[i][:2], *names[j][:2]):
             if sources[j] in likely and sources[i] not in read:
-                which = "a newer" if age(names[i]) > age(names[j]) else "an older"
-                gone["older_version"][f"'{sources[i]}', {which} version of '{sources[j]}'"] = sources[j]
+                text = f"'{sources[i]}', {age_of(names[i], names[j])} version of '{sources[j]}'"
+                gone["older_version"][text] = sources[j]
         elif ids[j] in read and sources[j] in likely:
             where = [f" ({sections[k][-1]})" if sections and sections[k] else "" for k in (i, j)]
             text = f"'{sources[i]}'{where[0]}, nearly the same as '{sources[j]}'{where[1]}"
