@@ -215,8 +215,8 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
         one = dataclasses.replace(asked, model=model, out=folder / "run" if call.resume else folder)
         _checked(call, one)
     kept, lacking = _measured(study, asked)  # a model that is missing is told now, not after the preparations
-    for one in lacking:
-        call.output.say(one)
+    for said in lacking:
+        call.output.say(said)
     asked = dataclasses.replace(asked, measure=kept)
     path = asked.path or ""
     names = {"path": path, "out": str(folder), "learn": str(folder / "learn")}
