@@ -346,6 +346,7 @@ def compared(usual: tuple[int, int], other: tuple[int, int]) -> dict[str, float]
     """
     if not usual[0] or not other[0]:
         return {}
+    import numpy as np
     from scipy.stats import binomtest, fisher_exact
 
     share = [helpful / rated for rated, helpful in (usual, other)]
@@ -356,5 +357,5 @@ def compared(usual: tuple[int, int], other: tuple[int, int]) -> dict[str, float]
         "difference": difference,
         "low": max(-1.0, difference - math.hypot(share[1] - ends[1].low, ends[0].high - share[0])),
         "high": min(1.0, difference + math.hypot(ends[1].high - share[1], share[0] - ends[0].low)),
-        "p_value": float(fisher_exact(table).pvalue),
+        "p_value": float(fisher_exact(np.array(table)).pvalue),
     }
