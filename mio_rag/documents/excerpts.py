@@ -36,6 +36,7 @@ _ENDED = re.compile(r"[.!?:;\u3002\uff01\uff1f\uff1a][\"'\u201d\u2019)\]]*$")
 _SHORT_HEADING, _LONGER = 6, 8  # words of a line that heads by its looks alone, and of what it heads
 _LONG_CELL = 8  # words: a line with more between two commas is prose
 _CELL, _CELL_LENGTH, _COLUMNS = 6, 40, 12  # words and characters of a cell; columns, where each is a line
+_ABBREVIATED = 5  # characters
 _AMOUNT = re.compile(r"(?:[^\W\d_]{1,3}\s)?[^\w\s]{0,3}\d[\d.,:/\u2019'-]*(?:\s?[^\s\d]{1,6})?")
 _FULL_LINE, _LONG_LINE = 0.7, 200  # share of the longest line, and characters, from which lines are wrapped
 
@@ -178,7 +179,8 @@ class _Reader:
     def _is_cell(self, k: int) -> bool:
         start, end = self.lines[k]
         said = self.text[start:end]
-        return 0 < end - start <= _CELL_LENGTH and count_words(said) <= _CELL and not _ENDED.search(said)
+        ended = _ENDED.search(said) and end - start > _ABBREVIATED  # not "No."
+        return 0 < end - start <= _CELL_LENGTH and count_words(said) <= _CELL and not ended
 
     def _add_columns(self, k: int) -> int:
         first, width, end = self.columns[k]
@@ -263,7 +265,13 @@ class _Reader:
         counted = is_numbered(said) and is_heading(said, after)
         if counted:
             return COUNTED_LEVEL
-        if not after or count_words(after) <= _LONGER or after[0].islower() or _ENDED.search(said):
+        listed = after.endswith(":") or ITEM.match(after) is not None
+        if (
+            not after
+            or (count_words(after) <= _LONGER and not listed)
+            or after[0].islower()
+            or _ENDED.search(said)
+        ):
             return 0
         plain = said[0].isupper() and count_words(said) <= _SHORT_HEADING and not TELLS.search(said)
         return CASE_LEVEL if plain or is_heading(said, after) else 0
@@ -276,19 +284,22 @@ def _columns(lines: Sequence[str]) -> tuple[int, int, int, int] | None:
     The table may begin with its header, or within a row; and end within one.
     """
     amounts = [_AMOUNT.fullmatch(line) is not None for line in lines]
-    best, n = (0, False, 0, 0, 0), len(lines)
+    best, n = (0, False, False, 0, 0, 0), len(lines)
     for width in range(2, min(_COLUMNS, n // 3) + 1):
         for first in range(n - 3 * width + 1):
             row, end = amounts[first : first + width], first + width
-            if row[0] or not any(row) or (first >= width and amounts[first - width : first] == row):
+            if all(row) or not any(row) or (first >= width and amounts[first - width : first] == row):
                 continue
             while amounts[end : end + width] == row:
                 end += width
+            counted = _counts([lines[k] for k in range(first, end, width)])
+            if row[0] and not counted:
+                continue
             headed = first >= width and not any(amounts[first - width : first])
             names = len({lines[k] for k in range(first, end, width)})
             if end >= first + 3 * width:
-                best = max(best, (end - first, headed, names, -width, -first))
-    covered, headed, width, first = best[0], best[1], -best[3], -best[4]
+                best = max(best, (end - first, headed, counted, names, -width, -first))
+    covered, headed, width, first = best[0], best[1], -best[4], -best[5]
     if not covered:
         return None
     row, begin = amounts[first : first + width], first - width if headed else first
@@ -305,6 +316,12 @@ def _columns(lines: Sequence[str]) -> tuple[int, int, int, int] | None:
     if any(rest) and rest == row[: len(rest)]:
         covered += len(rest)
     return begin, first, width, covered
+
+
+def _counts(numbers: Sequence[str]) -> bool:
+    """Whether some lines count on by one."""
+    given = [int(one.rstrip(".")) if one.rstrip(".").isdecimal() else -1 for one in numbers]
+    return min(given) >= 0 and all(b == a + 1 for a, b in pairwise(given))
 
 
 def _cells(line: str, sign: str) -> list[str]:

@@ -46,6 +46,10 @@ def joined(cells: str, ruler: str = "", ends: tuple[str, str] = ("", "")) -> str
 
 TABLES = {
     "cells": "\n".join("\n".join(row) for row in (HEADER, *ROWS)),
+    "cells with numbers": "\n".join(
+        "\n".join([number, *row])
+        for number, row in zip(["No.", "7", "8", "9", "10"], (HEADER, *ROWS), strict=True)
+    ),
     "markdown": joined(" | ", "|---|---|---|---|", ("| ", " |")),
     "bars": joined(" | "),
     "tabs": joined("\t"),
@@ -53,10 +57,21 @@ TABLES = {
 }
 
 
+def test_a_short_line_heads_the_list_below_it() -> None:
+    docs = asked(
+        Passage(
+            "a",
+            "Goals for 2026\nThe board agreed on two goals:\n1. Paint the pier.\n2. Lend tools.",
+            source="r",
+        )
+    )
+    assert "2. Lend tools." in docs.select("What are the goals for 2026?").context
+
+
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_row_of_a_table_is_read_with_its_header(kind: str) -> None:
     docs = asked(Passage("a", f"{BEFORE}\n\n{TABLES[kind]}\n\n{BEHIND}", source="sla.md"))
-    found = docs.select(QUESTION, budget=46).context
+    found = docs.select(QUESTION, budget=48).context
     assert "Penalty for a late parcel" in found
     assert "Nordics" in found
     assert re.search(r"Nordics\W{1,3}14:30\W{1,3}4 days\W{1,3}EUR 6.00", found)
