@@ -83,7 +83,7 @@ def select(
         passages are ranked as those of an index: by vectors, words, and the names by which they mention each
         other.
     embedder: makes the embeddings that are missing: "minilm", a sentence-transformers id or folder, an object
-        with ``encode(texts) -> array``, or a function of that kind.
+        with ``encode(texts) -> array``, or a function of that kind. Nothing but texts: "minilm".
     tokens: cost of each passage. Otherwise `counter` counts: your model's tokenizer, or a function from a
         text to its tokens; by default an approximation.
     where: only passages that meet it; see `mio_rag.filters`.
@@ -94,7 +94,7 @@ def select(
 
     Returns: empty for no passages.
 
-    Raises `InputError` for input that does not fit, and where relevance is unknown.
+    Raises `InputError` for input that does not fit, and where embeddings come without the question's.
 
     Examples
     --------

@@ -123,7 +123,6 @@ class Makes:
         ({"budget": 0}, "budget must be >= 1, got 0."),
         ({"budget": -1}, "budget must be >= 1, got -1."),
         ({"budget": 1.5}, "whole number"),
-        ({"scores": None}, "relevance is unknown: give scores="),
         ({"scores": None, "embeddings": np.eye(3)}, "relevance is unknown"),
         ({"scores": [1.0]}, r"scores has shape \(1,\), expected one number for each of 3 passages"),
         ({"scores": [1, 2, float("nan")]}, r"scores\[2\] is nan: every value must be finite"),
@@ -308,3 +307,10 @@ def test_a_part_names_every_page_that_it_is_of() -> None:
     assert [(part["page"], part["pages"]) for part in found.parts] == [(1, [1, 2])]
     alone = select("Where is the key of the pump hall?", given[1:], scores=[0.8], budget=40)
     assert [(part["page"], "pages" in part) for part in alone.parts] == [(2, False)]
+
+
+def test_texts_alone_are_ranked_by_the_packaged_embedder() -> None:
+    assert (
+        select("What is red?", ["The sea is cold.", "The boat is red."], budget=6).context
+        == "The boat is red."
+    )

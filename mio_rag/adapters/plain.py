@@ -17,7 +17,7 @@ from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.rows import count_problem
 from mio_rag.pool import Candidates
 from mio_rag.relevance.model import RelevanceModel
-from mio_rag.retrieval.embedders import Embedder
+from mio_rag.retrieval.embedders import Embedder, make_embedder
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.repetition import Repetition
 from mio_rag.retrieval.retriever import Retriever
@@ -143,7 +143,8 @@ def pool_of(
 ) -> tuple[Candidates, CorpusIndex | None]:
     """Return the pool of passages that were retrieved elsewhere, and the index that ranked them, if one did.
 
-    query: the question's embedding; otherwise `embedder` makes it, and the vectors that passages lack.
+    query: the question's embedding; otherwise `embedder` makes it, and the vectors that passages lack; by
+        default the packaged one, where no passage has a vector.
     scores: relevance, larger is better. Without it the passages are ranked as those of an index: by vectors,
         words, and the names by which they mention each other. Pieces of documents are then cut into their
         units, where an embedder is there for these.
@@ -155,10 +156,12 @@ def pool_of(
     counter, passages = counter or RegexCounter(), dated(passages)
     if scores is None:
         if query is None and embedder is None:
-            raise InputError(
-                "relevance is unknown: give scores=, distances=, embeddings= with question_embedding=, or "
-                'embedder= ("minilm", or a sentence-transformers id or folder)'
-            )
+            if any(one.vector is not None for one in passages):
+                raise InputError(
+                    "relevance is unknown: give question_embedding= beside embeddings, scores=, distances=, or "
+                    'embedder= ("minilm", or a sentence-transformers id or folder)'
+                )
+            embedder = make_embedder("minilm")
         row = encoded(embedder, [question])[0] if query is None else query  # type: ignore[arg-type]
         asked = Asked(question, unit_vectors("question_embedding", row), embedder)
         rows = vectors_of(passages, asked)  # type: ignore[arg-type]
