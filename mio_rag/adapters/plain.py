@@ -158,8 +158,8 @@ def pool_of(
         if query is None and embedder is None:
             if any(one.vector is not None for one in passages):
                 raise InputError(
-                    "relevance is unknown: give question_embedding= beside embeddings, scores=, distances=, or "
-                    'embedder= ("minilm", or a sentence-transformers id or folder)'
+                    "relevance is unknown: give question_embedding= beside embeddings, scores=, distances= "
+                    'or embedder= ("minilm", or a sentence-transformers id or folder)'
                 )
             embedder = make_embedder("minilm")
         row = encoded(embedder, [question])[0] if query is None else query  # type: ignore[arg-type]
