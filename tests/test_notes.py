@@ -51,6 +51,7 @@ def told(chosen: Selection, code: str = "not_named") -> list[str]:
         ("Which clause says when payment of KX-100 parts is due?", None),
         ("What allowance is there for payment of KX-100 parts, due within 1,200 hours?", None),
         ("Which pilots are paid in July?", None),
+        ("What is the total, the fewest or the biggest of both aims?", None),
         ("What does a car from Sandvik to Bergholm cost in July?", "Nothing that was read has 'July'."),
         ("What does a car from Sandvik to Bergholm cost in January 2026?", None),
         ("What does a car from Sandvik to Bergholm cost in February 2026?", "No document has 'February'."),
@@ -64,6 +65,37 @@ def told(chosen: Selection, code: str = "not_named") -> list[str]:
 )
 def test_what_no_document_names_is_said(docs: Collection, question: str, note: str | None) -> None:
     assert told(docs.select(question, budget=25)) == ([] if note is None else [note])
+
+
+@pytest.mark.parametrize(
+    ("question", "budget", "left_out"),
+    [
+        ("What is the total damage of all incidents?", 33, "4 rows of a table in 'incidents.csv'"),
+        ("What was the most damage of an incident?", 33, "4 rows of a table in 'incidents.csv'"),
+        ("What was the most damage of an incident?", 400, None),
+        ("How many incidents are open?", 33, "rows of a table in 'incidents.csv'"),
+        ("Which incidents are open?", 33, "rows of a table in 'incidents.csv'"),
+        ("What was the damage of the burst pipe at Quay?", 33, None),
+        ("List all goals for the harbour", 33, "2 items of a list in 'goals.md'"),
+        ("What are the five goals?", 33, "2 items of a list in 'goals.md'"),
+        ("When does the seed library open?", 33, None),
+    ],
+)
+def test_rows_and_items_that_are_asked_for_and_not_read_are_counted(
+    question: str, budget: int, left_out: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "incidents.csv").write_text(
+        "Incident,Branch,Damage,Status\nBurst pipe,Quay,5200,closed\nSilverfish,Lindholt,310,closed\n"
+        "Finger pinched,Tanner,10,open\nReturn machine broken,Fenwick,880,closed\n"
+        "Torn picture book,Eastmoor,18,open\nLeaking roof,Salt Lane,77,open\n"
+    )
+    (tmp_path / "goals.md").write_text(
+        "# Goals\n\nThe board has five goals for the harbour:\n\n- Open the seed library by May.\n"
+        "- Digitise 4,000 negatives.\n- Replace the shear.\n- Train apprentices.\n- Offer reading dogs.\n"
+    )
+    chosen = Collection(tmp_path, embedder="minilm").select(question, budget=budget)
+    notes = told(chosen, "as_likely")
+    assert [left_out in note for note in notes] == [True] if left_out else not notes, (notes, chosen.context)
 
 
 def test_a_filter_hides_what_others_name(docs: Collection) -> None:
@@ -112,6 +144,9 @@ def test_languages_that_the_embedder_does_not_read_are_said(docs: Collection, tm
     assert not docs.notes
     assert told(docs.select("Wie hoch ist die Miete für die Fähre?"), "language")
     assert not told(docs.select("How much is the hire of the ferry?"), "language")
+    for short in ("Wie lange darf man Brettspiele ausleihen?", "Combien coûte une carte adulte ?"):
+        assert told(docs.select(short), "language")
+        assert not told(docs.select(short))
     assert not told(docs.select("Miete Fähre"), "language")  # too little to tell
     for name, text in (*FILES.items(), ("vertrag.md", f"# Vertrag\n\n{german}\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -21,7 +21,7 @@ from mio_rag.relevance.features import asked_words, is_common
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.retrieval.minilm import FINGERPRINT
 from mio_rag.retrieval.numbered import parts_asked
-from mio_rag.retrieval.words import language_of, tokens_of
+from mio_rag.retrieval.words import STOP_WORDS, language_of, tokens_of
 from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.solving import MAY_BE, likely_sources
 from mio_rag.sentences import are_versions, is_replaced_kind, names_time, same_name
@@ -42,13 +42,20 @@ _LOOKED_AT = 50  # passages
 _ORDINAL = re.compile(r"\d+(?:st|nd|rd|th|s)")
 _WRITTEN_OUT = 13  # numbers below it are often words in documents
 _OFTEN = 0.2  # of passages: a name there need not stand in what is read
+#: Words that ask, add up or compare, and name nothing.
 _ASKING = frozenset((
-    "compare", "describe", "explain", "happen", "identify", "mention", "outline", "say", "state", "summarise",
-    "summarize", "tell",
+    "already", "altogether", "anything", "average", "biggest", "both", "cheapest", "compare", "count",
+    "describe", "differ", "difference", "different", "enumerate", "equal", "every",
+    "everything", "explain", "fewer", "fewest", "greatest", "happen", "heaviest", "highest", "identify",
+    "largest", "less", "longest", "lowest", "mention", "more", "most", "newest", "nothing", "oldest",
+    "outline", "overall", "same", "say", "shortest", "smallest", "something", "state", "sum", "summarise",
+    "summarize", "tell", "together", "total", "totals", "youngest",
 ))  # fmt: skip
+_USUAL = frozenset[str]().union(*STOP_WORDS.values())
 #: Kinds of texts, of their parts and of what is asked for, which texts seldom name.
 _KINDS = frozenset((
-    "allowance", "allowances", "annex", "appendix", "chapter", "clause", "clauses", "criteria", "deadline",
+    "aim", "aims", "allowance", "allowances", "annex", "appendix", "chapter", "clause", "clauses",
+    "criteria", "deadline",
     "duration", "entitlement", "footnote", "handbook", "item", "items",
     "memo", "paragraph", "paragraphs", "pdf",
     "prerequisite", "prerequisites", "spreadsheet", "subsection", "surcharge", "threshold", "webpage",
@@ -188,7 +195,7 @@ def _not_named(selection: Selection, index: CorpusIndex, given: bool) -> Iterato
     if common is not None and {language, own} <= {"english", None}:
         begin = question.lstrip()[:1].isupper()  # "Compare" asks, and names nothing
         pieces = [one[0] for one in _PIECE.finditer(question)][begin:]
-        pieces = [one for one in pieces if one.isalpha() and one.islower() and one not in _KINDS]
+        pieces = [one for one in pieces if one.isalpha() and one.islower() and one not in _KINDS | _USUAL]
         unusual = [
             one for one in pieces if not any(map(common, (one, *(one.removesuffix(end) for end in _ENDINGS))))
         ]

@@ -27,6 +27,16 @@ STOP_WORDS: dict[str, frozenset[str]] = {
         Path(__file__).with_name("stop_words.json").read_text(encoding="utf-8")
     ).items()
 }
+#: Further words by which the language of a short question is known.
+_ASKING = {
+    "german": "darf dürfen gibt kostet lange man muss müssen soll viel viele wieviel wieso warum wofür woher",
+    "french": "chaque combien coûte dois doit faut peut puis quoi tous toutes",
+    "spanish": "cuesta cuánta cuántas cuánto cuántos cuándo cómo debe dónde hay puede puedo qué quién",
+    "italian": "chi come costa deve dove perché può posso quando quanta quante quanti quanto",
+    "portuguese": "como custa deve onde pode posso quando quanto quantos",
+    "dutch": "hoe hoelang hoeveel kost mag moet wanneer waar wie",
+}
+_TELLING = {name: words | {*_ASKING.get(name, "").split()} for name, words in STOP_WORDS.items()}
 _LATIN = (
     *("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "swedish", "norwegian"),
     *("danish", "finnish", "hungarian", "romanian", "turkish", "polish", "czech", "catalan", "indonesian"),
@@ -213,7 +223,7 @@ def language_of(text: str, usual: str | None = None, least: int = 2) -> str | No
         own = [word for word in words if letter.match(word)]
         if 2 * len(own) < len(words) or not words:
             continue
-        told = {name: sum(map(STOP_WORDS[name].__contains__, own)) for name in languages}
+        told = {name: sum(map(_TELLING[name].__contains__, own)) for name in languages}
         likely = usual if usual in told else languages[0]
         best = max(told, key=lambda name: told[name])
         best = best if told[best] > 2 * told[likely] else likely

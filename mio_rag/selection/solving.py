@@ -40,7 +40,7 @@ _UNLIKELY = 0.2
 #: Of the probability of a row that is read: another that has so much of it may answer as well.
 _TIED = 0.98
 MAY_BE = 0.4  # of the best probability of what is read: what may be what was asked for
-#: Words of questions about all rows of a table: the most, a sum, a mean.
+#: Words of questions about all rows of a table, which may also name one of them: the most, a sum, a mean.
 _OVER_ALL = re.compile(
     r"\b(?:(?<!at )(?:most|least)|fewest|(?:high|low|larg|small|bigg|long|short|cheap|fast|slow|old|young|"
     r"great|heavi)est|in total|total of|totals?|the sum|average|the mean|altogether|overall|meisten|"
@@ -48,6 +48,19 @@ _OVER_ALL = re.compile(
     r"l[ea] plus|au total|en total)\b",
     re.IGNORECASE,
 )
+#: Words of questions about each row or item of a list.
+_EACH = re.compile(
+    r"\b(?:(?<!at )all|every|the (?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve) "
+    r"(?:\w+ )?\w+s|alle|tou(?:te)?s les)\b|^(?:list|name|nenne)\b",
+    re.IGNORECASE,
+)
+#: Words of questions about several of them.
+_SEVERAL = re.compile(
+    r"\b(?:how many|which (?!does)\w{2,}[^\Wsu]s|what are|more|fewer|wie viele|welche \w+n|combien de|"
+    r"quel(?:le)?s)\b",
+    re.IGNORECASE,
+)
+_ITEM = re.compile(r"(?:[-*\u2022]|\w{1,3}[.)])\s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,40 +227,45 @@ def _not_compared(choice: Choice) -> list[str]:
 
 
 def _as_likely(choice: Choice) -> list[str]:
-    """The most likely text, and rows of a table about as likely as the best read of it, that did not fit."""
+    """The most likely text that did not fit, and rows and list items that may be asked for, too."""
     candidates, chosen = choice.formulation.candidates, set(choice.chosen)
-    likely = choice.formulation.pool.answerable
-    if likely is not None and likely < 0.5:
+    likely, passages = choice.formulation.pool.answerable, choice.formulation.passages
+    if candidates.lines is None or not candidates.sources or passages is candidates:
         return []
-    if candidates.lines is None or not candidates.sources or choice.formulation.passages is candidates:
+    doubted = likely is not None and likely < 0.5
+    if doubted and surely_elsewhere(passages, likely):
         return []
-    made, tables, worth = list[str](), dict[tuple[str, tuple[Line, ...]], list[int]](), candidates.relevance
-    likeliest, program = int(worth.argmax()), choice.found.program
+    made, groups = list[str](), dict[tuple[str, tuple[Line, ...], bool], list[int]]()
+    worth, program = candidates.relevance, choice.found.program
+    likeliest = int(worth.argmax())
     best = max((worth[k] for k in chosen), default=np.inf)
     needed = program.alone[likeliest]
-    if best < _TIED * worth[likeliest] and needed > choice.allowed:
+    if best < _TIED * worth[likeliest] and needed > choice.allowed and not doubted:
         text = shorten(candidates.texts[likeliest], 60, placeholder=" ...")
         made.append(f"the most likely text needs {needed:.0f} tokens and is not read: '{text}'")
     for k, (source, lines) in enumerate(zip(candidates.sources, candidates.lines, strict=True)):
-        if lines and "|" in candidates.texts[k]:
-            tables.setdefault((source, lines), []).append(k)
-    room = choice.budget_tokens - choice.used
-    over = _OVER_ALL.search(candidates.question)
-    for (source, lines), rows in tables.items():
-        names = " ".join(line.text for line in lines).casefold()
-        best = max((worth[k] for k in rows if k in chosen), default=np.inf)
-        unread = [k for k in rows if k not in chosen] if 2 * best >= worth.max() else []
-        others = [k for k in unread if worth[k] >= _TIED * best]
-        if over and over[0].casefold() not in names and len(rows) - len(unread) > 1 and unread:
-            made.append(
-                f"{plural(len(unread), 'row')} of a table in '{source}' are not read, and the question may "
-                "be about all of them: raise the budget"
-            )
-        elif others and min(candidates.tokens[others]) > room:
-            made.append(
-                f"{plural(len(others), 'more row')} of a table in '{source}' may answer as well as what is "
-                "read of it, and did not fit: raise the budget"
-            )
+        text = candidates.texts[k]
+        if lines and ("|" in text or _ITEM.match(text)):
+            groups.setdefault((source, lines, "|" in text), []).append(k)
+    room, question = choice.budget_tokens - choice.used, candidates.question
+    over, each, several = (words.search(question) for words in (_OVER_ALL, _EACH, _SEVERAL))
+    for (source, lines, is_table), units in groups.items():
+        read = [k for k in units if k in chosen]
+        said = " ".join([*(line.text for line in lines), *(candidates.texts[k] for k in read)]).casefold()
+        of_all = each or (over and over[0].casefold() not in said)
+        asked = of_all or several
+        best = max((worth[k] for k in read), default=0.0)
+        if not read or best < worth.max() * (0.25 if is_table and asked else 0.5):
+            continue
+        least = 0.0 if of_all else 0.5 if several else _TIED
+        unread = [k for k in units if k not in chosen and worth[k] >= least * best]
+        fits = bool(unread) and min(candidates.tokens[unread]) <= room
+        if not unread or not (asked or (is_table and not doubted and not fits)):
+            continue
+        kind, whole = ("row", "table") if is_table else ("item", "list")
+        what = f"{plural(len(unread), kind)} of a {whole}"
+        more = "more budget may not read them: open the document" if fits else "raise the budget"
+        made.append(f"what is read leaves out {what} in '{source}' that the question may be about: {more}")
     return made
 
 
@@ -343,8 +361,6 @@ def _no_answer_here(choice: Choice) -> list[str]:
             f"the collection may not hold the answer (estimate {likely:.2g}, by how much of the question "
             "its best passages hold)"
         )
-        if adaptive and by_formula and surely_elsewhere(formulation.passages, likely):
-            why += ": only what stands out is read"
         if adaptive and model is not None and model.answerable and model.answerable.by_cosine:
             price = formulation.penalty(choice.allowed)
             why += (

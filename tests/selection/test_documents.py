@@ -128,9 +128,9 @@ def test_rows_that_may_answer_as_well_and_do_not_fit_are_noted(tmp_path: Path) -
     )
     question = "What do children pay for single tickets?"
     small, large = (Collection(tmp_path).select(question, budget=budget) for budget in (45, 1000))
-    assert any("a table in 'fares.md' may answer as well" in note for note in small.notes)
+    assert any("of a table in 'fares.md'" in note for note in small.notes)
     asked = Collection(tmp_path).select("What do children pay for three zones?", budget=45)
-    assert not any("may answer as well" in note for note in (*large.notes, *asked.notes))
+    assert not any("of a table" in note for note in (*large.notes, *asked.notes))
 
 
 def test_rows_that_only_name_a_place_do_not_bury_what_is_said_of_it(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_of_documents_that_surely_do_not_answer_only_the_best_is_read(tmp_path: 
     ]
     assert "Ben" in " ".join(read[0].texts)
     assert len(read[1].chosen) < len(read[1].candidates) / 2
-    assert any("only what stands out is read" in note for note in read[1].notes)
+    assert any("may not hold the answer" in note for note in read[1].notes)
 
 
 @st.composite
@@ -282,20 +282,3 @@ def test_the_most_likely_text_is_read_where_it_fits_and_noted_where_not(tmp_path
     assert "which is read if it fits" in small.explain()
     assert "Shunter | 12" in large.context
     assert not any("most likely text" in note for one in (small, large) for note in one.notes)
-
-
-def test_rows_that_are_not_read_are_noted_where_a_question_is_about_all(tmp_path: Path) -> None:
-    rows = "".join(f"| F-{k} | {(7 * k) % 31} | storm |\n" for k in range(10, 40))
-    (tmp_path / "feeders.md").write_text(
-        f"# Feeders\n\n| Feeder | Minutes lost | Cause |\n|---|---|---|\n{rows}"
-    )
-    docs = Collection(tmp_path, embedder="minilm")
-    most, one = (
-        docs.select("Which feeder lost the most minutes?", budget=80),
-        docs.select("Minutes lost of F-12?"),
-    )
-    assert any("rows of a table in 'feeders.md' are not read" in note for note in most.notes)
-    assert not any("rows of a table" in note for note in one.notes)
-    assert not any(
-        "are not read" in note for note in docs.select("Which feeder lost the most minutes?").notes
-    )
