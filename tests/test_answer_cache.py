@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
+from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.session.cache import AnswerCache, CacheSettings, digest_of
 from mio_rag.types import Passage
@@ -88,6 +89,25 @@ def test_too_many_answers_push_out_what_was_not_asked_for_longest(tmp_path: Path
     assert [name for name in "abc" if cache.get(name, SCOPE)] == ["a", "c"]
 
 
+def test_a_cache_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    opened(tmp_path).put("q", SCOPE, {"answer": "old"})
+    path = tmp_path / "a.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="no answer cache of this version"):
+        opened(tmp_path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"my thesis", b"SQLite format 3\0" + b"x" * 100])
+def test_a_file_that_is_no_cache_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.sqlite").write_bytes(content)
+    with pytest.raises(InputError, match="no answer cache"):
+        opened(tmp_path)
+    assert (tmp_path / "a.sqlite").read_bytes() == content
+
+
 def test_damage_costs_no_answer(tmp_path: Path) -> None:
     cache = opened(tmp_path)
     for damage in ("{", "[1]", "{}", None, 7):
@@ -160,3 +180,11 @@ def test_the_digest_of_an_index_goes_by_its_content(rivers: Dataset, river_index
         digest(*rest, first),
     ]
     assert len({river_index.digest(), *changed}) == len(changed) + 1
+
+
+@pytest.mark.parametrize("vectors", ["exact", "8bit"])
+def test_the_digest_stays_on_disk_and_mapped(rivers: Dataset, tmp_path: Path, vectors: str) -> None:
+    built = CorpusIndex.build(rivers.passages, TfidfEmbedder(), vectors=vectors, sentences=True)
+    built.save(tmp_path / "index")
+    for mapped in (False, True):
+        assert CorpusIndex.load(tmp_path / "index", mapped=mapped).digest() == built.digest()

@@ -103,6 +103,34 @@ def test_the_text_says_where_the_documents_probably_do_not_answer(tools: Assista
     assert "probably do not answer" not in leave.content[0].text
 
 
+def test_a_document_is_read_with_its_title_and_all_its_headings(tmp_path: Path) -> None:
+    library: Any = pytest.importorskip("openpyxl")
+    book = library.Workbook()
+    book.remove(book.active)
+    told = ["Figures of the year"]
+    for name in ("Prices", "Stock"):
+        sheet = book.create_sheet(name)
+        rows = [["item", "number"], *([f"{name} of apple {k}", k] for k in range(60))]
+        for row in rows:
+            sheet.append(row)
+        told += [name, *(f"{a} | {b}" for a, b in rows)]
+    book.properties.title = told[0]
+    book.save(tmp_path / "book.xlsx")
+    long = "The landlord pays for what breaks. " * 30
+    lines = [
+        "# Lease", "## 1. Rent", "The rent is 900 euros.", "## 2. Deposit", "None.", "## 3. Repairs",
+        "### Small", *[long.strip()] * 3, "### Large", "The landlord pays.", "## 4. End", "- keys", "- date",
+    ]  # fmt: skip
+    (tmp_path / "lease.md").write_text("\n\n".join(lines))
+    tools = Assistants([tmp_path], embedder="tfidf")
+    read = [
+        tools.read_document(ReadDocument(source=name, budget_tokens=16_000)).text
+        for name in ("book.xlsx", "lease.md")
+    ]
+    assert read[0].split("\n") == told
+    assert read[1].split() == " ".join(line.lstrip("# ") for line in lines).split()
+
+
 def test_a_document_is_read_line_by_line(tmp_path: Path) -> None:
     rows = [f"| item {k} | {k}.50 | in stock since {k} May |" for k in range(40)]
     text = "\n".join(["# Stock", "", "| item | price | note |", "|---|---|---|", *rows, "", "word " * 100])

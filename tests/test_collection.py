@@ -12,13 +12,30 @@ import pytest
 
 import mio_rag
 from mio_rag import Collection, InputError, MioRagError, Passage, select
+from mio_rag.adapters.plain import from_plain, to_plain
 from mio_rag.errors import IndexFormatError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.generation.base import told_pieces
+from mio_rag.relevance import load_model
+from mio_rag.selection.constraints import SideConstraints
+from mio_rag.selection.selector import Selector
+from mio_rag.solvers import SolveOptions
 from mio_rag.types import Answer
 
 TEXTS = ["a b c", "d e", "f"]
 RAW = {"redundancy_weight": 0, "passage_penalty": 0}
+
+
+ALL = {
+    "redundancy_weight": 0.3, "passage_penalty": "auto", "token_price": 0.001, "norm": "l1",
+    "min_passages": 1, "max_passages": 5, "max_per_source": {"a": 2}, "must_include": ["x"],
+    "must_exclude": ["y"], "solver": "highs",
+    "options": SolveOptions(time_limit_seconds=None, relative_gap=0.01),
+    "relevance_model": load_model("default"), "link_benefit": 0.2, "redundancy_by_relevance": False,
+    "prompt_order": "document", "counterpart": "joint", "passage_radii": {"x": 0.1}, "merge": False,
+    "shared_text_weight": 0.5, "near_duplicates": "all",
+    "side": SideConstraints(cover="kmeans:3", conflicts=[("x", "z")], prices={"clusters": 0.1}),
+}  # fmt: skip
 
 
 class TestSelect:
@@ -153,6 +170,14 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> No
     given = {"question": "q", "passages": TEXTS, "scores": [0.9, 0.8, 0.1], "budget": 4, **RAW} | changes
     with pytest.raises(InputError, match=message):
         select(**given)
+
+
+def test_settings_survive_json() -> None:
+    plain = to_plain(Selector(**ALL))
+    again = from_plain(json.loads(json.dumps(plain, allow_nan=False)))
+    assert to_plain(again) == plain
+    assert again.side.prices == {"clusters": 0.1}
+    assert from_plain({}) == Selector()
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,12 @@ def test_what_is_kept(where: Any, kept: str) -> None:
     assert "".join(PASSAGES[i].id for i in Filter(where).rows(PASSAGES)) == kept
 
 
+def test_lacking_documents_are_counted_among_those_that_meet_the_other_conditions() -> None:
+    (one,) = Filter(["size>=1", "source=*"]).applied(PASSAGES)[1]
+    assert (one.key, one.names, one.of) == ("size", ("travel.md",), 3)
+    assert Filter(["size>=1", "source=hr"]).applied(PASSAGES)[1] == ()
+
+
 def test_both_filters_hold_together() -> None:
     both = Filter({"tenant": "a"}) & Filter("tenant=b")
     assert both.rows(PASSAGES).size == 0
@@ -87,3 +93,8 @@ def test_what_is_refused(where: Any, message: str) -> None:
     with pytest.raises(InputError) as caught:
         Filter(where).rows(PASSAGES)
     assert message in str(caught.value)
+
+
+def test_documents_that_lack_a_key_are_named_where_they_are_left_out() -> None:
+    assert [(one.key, one.documents) for one in Filter("tenant=a").applied(PASSAGES)[1]] == [("tenant", 2)]
+    assert not Filter("tenant!=a").applied(PASSAGES)[1]

@@ -61,6 +61,12 @@ class TestMerged:
         assert _block(_pool([(0, 10), (12, 17)], document=words), [0, 1]) == "Title\nalpha beta\ngamma"
         assert _block(_pool([(0, 5), (5, 10)], document=words), [0, 1]) == "Title\nalpha beta"
 
+    def test_a_gap_beside_white_space_is_none_that_a_splitter_stripped(self):
+        words = "Rome fell"
+        assert _block(_pool([(0, 2), (4, 9)], document=words), [0, 1]) == f"Title\nRo{APART} fell"
+        assert _block(_pool([(0, 5), (6, 9)], document=words), [0, 1]) == f"Title\nRome {APART}ell"
+        assert _block(_pool([(0, 4), (5, 9)], document=words), [0, 1]) == "Title\nRome\nfell"
+
     def test_a_number_that_a_splitter_cut_at_its_comma_is_not_read_as_two_words_of_one_line(self):
         assert _block(_pool([(0, 2), (3, 13)], document="12,410 metres"), [0, 1]) == "Title\n12\n410 metres"
 
@@ -77,6 +83,13 @@ class TestMerged:
         assert block.passage.text == _DOCUMENT[:47]
         assert [(p.id, p.start, p.end) for p in block.parts] == [("p0", 0, 47), ("p1", 12, 23)]
 
+    def test_other_sources_titles_and_passages_without_a_place_stay_apart(self):
+        spans = [(0, 23), (12, 47), (12, 47), (-1, -1)]
+        texts = [_DOCUMENT[:23], _DOCUMENT[12:47], _DOCUMENT[12:47], _DOCUMENT[12:47]]
+        pool = _pool(spans, ["a", "b", "a", "a"], ["T", "T", "U", "T"], texts)
+        assert len(merged(pool, [0, 1, 2, 3])) == 4
+        assert set(documents(pool).tolist()) == {0, 1, 2, -1}
+
     def test_passages_of_a_document_that_contradicts_itself_are_read_by_themselves(self):
         texts = [_DOCUMENT[:23], "x" * 35, _DOCUMENT[18:40], _DOCUMENT[47:60], "other"]
         spans = [(0, 23), (12, 47), (18, 40), (47, 60), (0, 5)]
@@ -89,6 +102,10 @@ class TestMerged:
         texts = [old[:20], new[:20], new[20:]]
         pool = _pool([(0, 20), (0, 20), (20, len(new))], texts=texts)
         assert [block.passage.text for block in merged(pool, [0, 2])] == [texts[0], texts[2]]
+
+    def test_blocks_stand_where_the_first_of_their_passages_would(self):
+        pool = _pool([(0, 23), (0, 23), (12, 47)], ["a", "b", "a"])
+        assert [block.passage.source for block in merged(pool, [1, 2, 0])] == ["b", "a"]
 
     def test_shared_characters(self):
         assert shared_characters(_pool([(0, 23), (12, 47), (23, 29)])).tolist() == [
@@ -193,6 +210,11 @@ class TestSelection:
         found = Selector.raw(redundancy_weight=0, passage_penalty=0).select(pool, 100)
         assert not found.is_merged
         assert len(found.passages) == len(found.ids)
+
+    def test_must_include_holds_while_the_room_grows(self):
+        pool = _pool(self._windows())
+        chooser = Selector.raw(redundancy_weight=0, passage_penalty=0, must_include=("p7",))
+        assert "p7" in chooser.select(pool, 60, RegexCounter()).ids
 
 
 def test_versions_that_only_their_files_date_are_told_apart() -> None:

@@ -140,6 +140,14 @@ def test_every_problem_is_listed() -> None:
         method.select(pool(0), 90, RegexCounter())
 
 
+def test_adaptive_k_reads_five_beyond_the_largest_gap() -> None:
+    given = pool(0, 12)
+    scores = np.array([0.9, 0.88, 0.86, *np.linspace(0.4, 0.3, 8), 0.0])  # the last gap is in the tail
+    shuffled = np.random.default_rng(1).permutation(12)
+    found = chosen("adaptive-k", given.with_relevance(scores[np.argsort(shuffled)], given.scores), 10_000)
+    assert found == sorted(shuffled[:8].tolist())
+
+
 # Methods of your own
 
 

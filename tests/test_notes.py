@@ -139,6 +139,15 @@ def test_a_clause_that_is_read_is_not_called_missing(tmp_path: Path) -> None:
     assert not told(chosen)
 
 
+def test_a_row_with_all_words_of_the_question_is_not_doubted(docs: Collection) -> None:
+    for question in ("what is the extension of oda myhre?", "WHAT IS THE EXTENSION OF ODA MYHRE?"):
+        chosen = docs.select(question, budget=40)
+        assert "4617" in chosen.context
+        assert chosen.answerable is not None
+        assert chosen.answerable >= 0.5
+        assert not told(chosen, "answerable")
+
+
 def test_languages_that_the_embedder_does_not_read_are_said(docs: Collection, tmp_path: Path) -> None:
     german = "Die Tagesmiete der Fähre ist in dem Vertrag mit der Reederei geregelt und wird nicht erhöht."
     assert not docs.notes

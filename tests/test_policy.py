@@ -11,6 +11,7 @@ from mio_rag.errors import InputError
 from mio_rag.learning.bandit_log import EventLog
 from mio_rag.policy import PRESETS, Policy, policy_of, preset_text
 from mio_rag.policy.files import allocating, resolve
+from mio_rag.policy.tables import DollarPrice, Model, Total
 from mio_rag.selection.selector import Selector
 from mio_rag.session.tiers import Tier
 from mio_rag.solvers import SolveOptions
@@ -243,6 +244,12 @@ def test_the_content_of_a_model_is_looked_at_also_where_its_name_has_options(tmp
         assert not problems({"models": {"cheap": model | {"sha256": digest}}})
         told = problems({"models": {"cheap": model | {"sha256": "0" * 64}}})
         assert "has the content" in told[0]
+
+
+def test_worth_makes_the_price() -> None:
+    policy = Policy(price=DollarPrice(worth=0.01), models={"reader": Model(input=2.0, output=8.0)})
+    assert policy.fixed_price == pytest.approx(2e-6 / 0.01)
+    assert Policy(price=Total(total=10_000, per="day")).fixed_price is None
 
 
 BASE = Selector()

@@ -1,5 +1,6 @@
 """Pools: what they refuse, rows taken, two pools merged; passages and questions; names in texts."""
 
+import dataclasses
 import math
 import re
 from dataclasses import replace
@@ -82,6 +83,21 @@ def test_a_pool_has_read_only_arrays_of_its_own() -> None:
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 9
     assert len(Pool([], [], [], [], embeddings=np.zeros((0, 4)))) == 0
+
+
+def test_another_relevance_changes_nothing_else_and_is_checked() -> None:
+    pool = Pool(**{**GOOD, "titles": ["A", "B"], "dates": ["2024", ""]})
+    scores = {"dense": [0.25, 0.5]}
+    changed = pool.with_relevance([0.1, 0.9], scores)
+    built = dataclasses.replace(pool, relevance=[0.1, 0.9], scores=scores)
+    assert {k: v.tolist() for k, v in changed.scores.items()} == scores
+    for column in COLUMNS:
+        if column.name != "scores":
+            assert np.array_equal(getattr(changed, column.name), getattr(built, column.name)), column.name
+    assert not changed.relevance.flags.writeable
+    with pytest.raises(InputError) as caught:
+        pool.with_relevance([0.1, math.nan], {"dense": [0.25]})
+    assert len(caught.value.problems) == 2
 
 
 @pytest.mark.parametrize(
@@ -193,6 +209,23 @@ def test_merged_pools_keep_radius_clusters_and_what_each_passage_has() -> None:
     assert merged.links[0, 1] == pytest.approx(0.1)
     assert merged.links[0, 2] == 0
     assert full("ab").merge(full("bcd"), 2).ids == ("a", "b")
+
+
+def test_merged_scores_keep_their_scale() -> None:
+    one = full("ab", scores={"logit": [-3.0, -8.0], "dense": [0.1, 0.2]})
+    merged = one.merge(full("bc", scores={"logit": [-5.0, 2.0]}), 3)
+    assert set(merged.scores) == {"logit"}
+    assert merged.scores["logit"].tolist() == [-3.0, -5.0, 2.0]
+
+
+def test_pools_without_passages_are_merged() -> None:
+    nothing = full("ab").take([])
+    assert nothing.merge(nothing, 3).ids == ()
+    for one, other in ((nothing, full("ab")), (full("ab"), nothing)):
+        merged = one.merge(other, 3)
+        assert merged.ids == ("a", "b")
+        assert merged.spans is not None
+        assert merged.spans.tolist() == full("ab").spans.tolist()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("column", [c for c in COLUMNS if c.merge in ("either", "both", "pairs")])

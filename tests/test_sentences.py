@@ -84,6 +84,14 @@ def test_nothing_but_white_space_is_lost():
     assert "".join(covered.split()) == "".join(TEXT.split())
 
 
+def test_a_long_piece_is_a_sentence_of_its_own():
+    genome = "ACGT" * 20_000
+    text = f"It was read. {genome} It is long."
+    assert [text[a:b] for a, b in sentence_spans(text)] == ["It was read.", f"{genome} It is long."]
+    figures = "1999 2.5 " * 10
+    assert len(sentence_spans(f"Sales were good. {figures}")) == 2
+
+
 @pytest.mark.parametrize(
     ("sentence", "does"),
     [

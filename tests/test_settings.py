@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
 from mio_rag.errors import DataError, InputError
 from mio_rag.formulations.mdp import RetrievalMDP
-from mio_rag.settings import Settings, explain
+from mio_rag.settings import Settings, explain, toml_text
+from mio_rag.storage import read_toml
 
 
 class Never(Settings):
@@ -52,6 +54,18 @@ class Policy(Settings):
     again: Annotated[Never | ByPrice, Field(discriminator="by")] = Never()
     models: dict[str, Limits] = Field(default_factory=dict)
     steps: tuple[Limits, ...] = ()
+
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
+numbers = st.floats(allow_nan=False) | st.integers(-(2**63), 2**63 - 1) | st.booleans()
+
+
+values = texts | numbers | st.lists(texts, max_size=3) | st.lists(st.floats(allow_nan=False), max_size=3)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("toml") / "file.toml"
 
 
 @pytest.mark.parametrize(
@@ -123,33 +137,12 @@ def test_toml_round_trip_keeps_the_variant_and_leaves_defaults_out(tmp_path: Any
         Policy.from_toml(tmp_path / "p.toml")
 
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("toml") / "file.toml"
-
-
-@st.composite
-def models(draw: st.DrawFn) -> dict[str, Any]:
-    """Settings of a process, each number as Python's or numpy's."""
-
-    def one_or_more(among: st.SearchStrategy[float]) -> Any:
-        value = draw(among | st.lists(among, min_size=1, max_size=4))
-        scalars = np.float64(value) if isinstance(value, float) else [np.float64(v) for v in value]
-        return draw(st.sampled_from([value, np.array(value), scalars]))
-
-    shares, costs = st.floats(0, 1), st.floats(0, 1e12)
-    return {
-        **{name: one_or_more(shares) for name in ("retrieve_drop", "reason_drop", "success")},
-        **{name: one_or_more(costs) for name in ("retrieve_cost", "reason_cost")},
-        "discount": draw(st.sampled_from([0.5, np.float64(0.98), np.float32(0.5)])),
-        "horizon": draw(st.sampled_from([None, 1, 10.0, np.int64(4), np.float64(3)])),
-        "quality": draw(st.sampled_from(["linear", "log", "exp", np.str_("log")])),
-        "k": draw(st.floats(1e-9, 1e9).map(np.float64)),
-        "grid": draw(st.sampled_from([2, np.int32(11), 101.0])),
-    }
+@given(options=st.dictionaries(texts, values))
+def test_settings_are_read_as_they_were_written(options: dict[str, Any], file: Path) -> None:
+    file.write_bytes(toml_text(options).encode())
+    found = read_toml(file)
+    assert found == options
+    assert {name: type(value) for name, value in found.items()} == {n: type(v) for n, v in options.items()}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from time import sleep
 import pytest
 
 from mio_rag.errors import IndexFormatError, InputError
-from mio_rag.sources import Building, changes_of, kind_of, open_source
+from mio_rag.sources import Building, cached_indexes, changes_of, kind_of, open_source, prune
 
 WORDS = Building("tfidf")
 
@@ -110,6 +110,16 @@ def test_an_index_that_cannot_be_read_is_built_again_by_overwrite(handbook: Path
     assert not open_source(handbook, WORDS, out=out).built
 
 
+def test_indexes_of_what_is_gone_are_removed(handbook: Path, tmp_path: Path) -> None:
+    open_source(handbook, WORDS)
+    open_source(handbook, Building("tfidf", sentences=True))
+    assert len({one["index"] for one in cached_indexes()}) == 2
+    assert prune() == []
+    shutil.rmtree(handbook)
+    assert len(prune()) == 2
+    assert os.listdir(tmp_path / "cache" / "indexes") == []
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -168,3 +178,10 @@ def test_an_index_outlives_kills_and_full_disks(tmp_path: Path) -> None:
         passages = open_source(documents, how, out=out).index.passages
         assert f"{7 * 98 + n} metres" in passages[-1].text
         assert [one.name for one in out.parent.iterdir() if one.name.startswith(".INDEX")] == []
+
+
+def test_questions_beside_documents_are_not_read(handbook: Path) -> None:
+    (handbook / "questions.jsonl").write_text('{"question": ')
+    assert len(open_source(handbook, WORDS).index) == 2
+    (handbook / "corpus.jsonl").write_text('{"id": "k", "text": "The Arno flows"}\n')
+    assert tuple(open_source(handbook, WORDS).index.ids) == ("k",)

@@ -88,6 +88,23 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path
     assert (path.read_text(), os.listdir(tmp_path)) == ("old", ["report.json"])
 
 
+def test_links_are_followed_and_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    write_atomically(tmp_path / "kept" / "real.txt", "old")
+    for name, target in (("link.txt", "kept/real.txt"), ("dangling.txt", "kept/later.txt")):
+        (tmp_path / name).symlink_to(target)
+        write_atomically(tmp_path / name, "new")
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / target).read_text() == "new"
+    assert sorted(os.listdir(tmp_path / "kept")) == ["later.txt", "real.txt"]
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(InputError, match="is not a file"):
+            write_atomically(path, "text")
+    with pytest.raises(InputError, match="could not be written"):
+        write_atomically(tmp_path / "missing" / "file.txt", "text")
+
+
 def test_a_folder_is_one_runs_until_its_process_ends(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "run"
     busy = pytest.raises(InputError, match=r"another run is at work in .*choose a folder")

@@ -58,10 +58,11 @@ def proof_of(selection: Selection, *, full: bool = False, room: str | None = Non
         return selection.explain()
     what = plural(len(selection.chosen), selection.unit)
     used = f"Used {selection.tokens_used:,} of {plural(selection.budget_tokens, 'token')}, {what}"
-    if selection.is_ranking:
-        return f"{used}: ranked by {selection.method}, which proves nothing."
     if room is not None:
         used = f"Used {plural(selection.tokens_used, 'token')} ({room}), {what}"
+    if selection.is_ranking:
+        ranked = result.solver if selection.method == "mio" else selection.method
+        return f"{used}: ranked by {ranked}, which proves nothing."
     lines = [f"{used}: {_proof(selection)}."]
     if full:
         lines.append(result.certificate())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mio_rag.adapters.core import Documents, Vectors, choose
-from mio_rag.errors import InputError
+from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.retrieval import TfidfEmbedder
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
@@ -104,6 +104,14 @@ def test_ids_are_made_where_they_lack_or_repeat() -> None:
     assert found.selection.ids == ("x", "x#2", "2")
 
 
+def test_a_cap_by_source_needs_sources() -> None:
+    selector = Selector.raw(redundancy_weight=0, max_per_source=1)
+    with pytest.raises(InputError, match=r"no document has a source, .*\(source_key\)"):
+        choose("q", Documents(["a"], sources=[""], scores=[1.0]), budget=9, selector=selector)
+    with pytest.raises(InputError, match="sources has 1 entries, expected 2"):
+        Documents(["a", "b"], sources=["s"])
+
+
 def test_a_constraint_broken_at_its_price_is_told() -> None:
     side = SideConstraints(prices={"passages": 0.01})
     selector = Selector.raw(redundancy_weight=0, passage_penalty=0, max_passages=1, side=side)
@@ -126,6 +134,13 @@ def test_where_nothing_is_chosen_a_warning_says_why(caplog: pytest.LogCaptureFix
     assert read.indices
     assert all(note["certificate"]["relevance_source"].startswith("scores: ") for note in read.notes)
     assert not caplog.text
+
+
+def test_an_empty_context_is_an_error() -> None:
+    selector = Selector.raw(redundancy_weight=0, min_passages=2)
+    items = Documents(["one two three", "four five six"], scores=[1.0, 1.0])
+    with pytest.raises(InfeasibleError, match="a budget of 6 tokens would do"):
+        choose("q", items, budget=5, selector=selector)
 
 
 @pytest.mark.parametrize(

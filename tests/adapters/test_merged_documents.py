@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mio_rag import select
+from mio_rag import Selector, select
+from mio_rag.adapters.core import Documents, choose
 from mio_rag.context import RegexCounter
 from mio_rag.retrieval import TfidfEmbedder
 
@@ -175,6 +176,12 @@ def test_scores_that_ascend_are_noted() -> None:
         assert any("ascend" in note for note in notes) == ascending
         for document, score in zip(given, [0.02, 0.8, 1.9], strict=True):
             document.metadata["relevance_score"] = score
+
+
+def test_few_different_scores_in_ascending_order_are_no_distances() -> None:
+    given = Documents([f"text {k}" for k in range(6)], scores=[0.0, 0.0, 0.0, 0.2, 0.2, 0.9])
+    found = choose("Which text?", given, budget=4, selector=Selector(units="passages")).selection
+    assert found.texts[0] == "text 5"
 
 
 def test_distances_in_the_place_of_scores_are_read_as_such() -> None:

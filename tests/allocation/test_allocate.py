@@ -196,6 +196,13 @@ def test_a_question_that_cannot_reach_its_floor_says_so_and_spends_nothing() -> 
     assert any("1 question without a selection (1): infeasible" in note for note in found.notes)
 
 
+def test_workers_change_nothing() -> None:
+    given = pools(20, 12, n=9)
+    one = allocate(given, 1200, selector=SELECTOR)
+    two = allocate(given, 1200, selector=SELECTOR, workers=2)
+    assert one.to_dict() == two.to_dict()
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

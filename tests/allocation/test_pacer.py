@@ -290,6 +290,24 @@ def test_damaged_state_is_refused_with_file_and_row(damage: str, tmp_path: Path)
             asked()
 
 
+@pytest.mark.parametrize("now", [math.nan, math.inf, -math.inf, -1.0, 1e13, None, "noon", True])
+def test_a_clock_that_gives_no_time_is_refused_and_nothing_is_lost(now: Any) -> None:
+    clock = Clock()
+    pacer = Pacer(1000, horizon=8, window="day", clock=clock)
+    held = pacer.ask(300)
+    clock.now = now
+    message = "clock\\(\\) gave .* seconds since 1970, a number from 0 to 1e\\+12"
+    for asked in (pacer.ask, pacer.account, lambda: pacer.spent(held, 5)):
+        with pytest.raises(InputError, match=message):
+            asked()
+    with pytest.raises(InputError, match=message):
+        Pacer(1000, horizon=8, clock=clock)
+    clock.now = 1e6
+    assert pacer.account().reserved == 300
+    pacer.spent(held, 5)
+    assert pacer.account().spent == 5
+
+
 def test_whatever_the_clock_does_each_window_keeps_to_its_total(tmp_path: Path) -> None:
     rng, clock = np.random.default_rng(5), Clock(0.0)
     pacer = Pacer(2000, 20, 100.0, path=tmp_path / "p.sqlite", most=300, expires_seconds=30, clock=clock)

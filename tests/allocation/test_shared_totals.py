@@ -52,6 +52,9 @@ def every(candidates: Candidates) -> list[tuple[int, float]]:
     return [(round(program.cost(x)), program.objective(x)) for x in vectors]
 
 
+APART = Selector.raw(redundancy_weight=0.0, passage_penalty=0.0, merge=False)
+
+
 @pytest.mark.parametrize("total", [60, 110, 200, 333])
 def test_no_allocation_is_beyond_the_certified_gap(total: int) -> None:
     given = [windows(seed) for seed in range(3)]
@@ -81,6 +84,16 @@ def test_the_price_is_that_at_which_a_selector_spends_as_much() -> None:
     dear, free = at_prices(given, [10.0, 0.0], selector=SELECTOR, counter=COUNTER)
     assert dear.mean_tokens == 0
     assert free.mean_tokens == pytest.approx(np.mean([max(t for t, _ in every(pool)) for pool in given]))
+
+
+def test_a_floor_needs_passages_that_are_read_apart() -> None:
+    given = [windows(seed) for seed in range(8)]
+    with pytest.raises(InputError, match=r"question 0: floor=30 .* share text .*merge=False") as told:
+        allocate(given, 400, selector=SELECTOR, floors=30, counter=COUNTER)
+    assert len(told.value.problems) == 6
+    assert told.value.problems[-1] == "and 3 problems more, of other questions"
+    apart = allocate(given, 500, selector=APART, floors=30, counter=COUNTER)
+    assert min(apart.tokens) >= 30
 
 
 # Documents: units, which share their headings and the headers of their tables

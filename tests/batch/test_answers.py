@@ -458,6 +458,16 @@ def test_every_problem_is_reported_before_anything_is_made(river_index: CorpusIn
     assert not (tmp_path / "out").exists()
 
 
+def test_the_command_resumes(river_index: CorpusIndex, tmp_path: Path) -> None:
+    index, asked, out = (tmp_path / name for name in ("INDEX", "q.jsonl", "out"))
+    river_index.save(index)
+    asked.write_text('{"id": "a", "question": "How long is the Tiber?"}\n')
+    done = here("batch", "answer", index, asked, "--out", out, "--policy", "frugal", "--json")
+    assert (done.returncode, json.loads(done.stdout)["answered"]) == (0, 1), done.stderr
+    again = here("batch", "answer", index, asked, "--out", out, "--policy", "frugal")
+    assert "1 were answered before" in again.stdout
+
+
 # The questions themselves
 
 

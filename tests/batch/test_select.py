@@ -130,6 +130,15 @@ def test_text_that_is_not_utf8_costs_its_own_row(tmp_path: Path, name: str) -> N
     assert refused(tmp_path / "out") == {1: f"{name} is not valid UTF-8 text"}
 
 
+def test_a_text_that_is_null_is_refused_in_words(tmp_path: Path) -> None:
+    data = [{**row, "texts": list(row["ids"]), "titles": list(row["ids"])} for row in rows(2)]
+    data[1]["texts"][3] = None
+    data[0]["titles"][2] = None
+    chosen(arrow.Table.from_pylist(data).drop_columns("tokens"), tmp_path)
+    words = {0: "titles[2] is None, expected a string", 1: "texts[3] is None, expected a string"}
+    assert refused(tmp_path / "out") == words
+
+
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "c.parquet", rows(40), row_group=20)
     content = bytearray(path.read_bytes())

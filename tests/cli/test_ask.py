@@ -163,6 +163,22 @@ def test_a_policy_reads_the_same_at_every_door(tables: str | None, index: Path, 
     assert told["answer"] == answer.text
 
 
+def test_dollars_are_told_where_the_model_has_a_price(index: Path) -> None:
+    priced = sets(models__reader__input=2, models__reader__output=8)
+    told = only_object(here("ask", index, TOWERS, "-b", 256, *priced, "--json"))
+    usage = told["usage"]
+    expected = 2e-6 * usage["prompt_tokens"] + 8e-6 * usage["completion_tokens"]
+    assert usage["dollars"] == pytest.approx(expected)
+    assert "for these tokens of extractive" in here("ask", index, TOWERS, "-b", 256, *priced).stderr
+    # two dollars a million at .004 dollars for complete evidence: .0005 a token
+    asked = ("select", index, TOWERS, "-b", 400, "--proof", "--json")
+    paid = only_object(here(*asked, *priced, *sets(price__worth=0.004)))
+    same = only_object(here(*asked, *sets(price__token=0.0005)))
+    assert ids(paid) == ids(same)
+    assert paid["certificate"]["objective"] == pytest.approx(same["certificate"]["objective"])
+    assert paid["dollars"] == pytest.approx(2e-6 * paid["tokens"])
+
+
 def test_dollars_are_those_of_every_model(index: Path, tmp_path: Path) -> None:
     own, script = tmp_path / "own.json", tmp_path / "cheap.json"
     nodes = {

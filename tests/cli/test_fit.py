@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
+from mio_rag.generation.extractive import ScriptedGenerator
 from mio_rag.relevance import load_model
 from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.storage import read_toml
@@ -14,6 +15,30 @@ from tests.cli.running import here, only_object, refused
 
 QUESTION = "Which metal melts at the higher temperature, rhenium or tungsten?"
 # -- relevance and price ----------------------------------------------------------------------------------
+
+
+LADDER = "".join(
+    f'[[tier]]\nname = "{name}"\ndepth = {depth}\ncontext = {context}\nnew_tokens = {length}\n'
+    for name, depth, context, length in (("easy", 1, 200, 16), ("medium", 3, 500, 24), ("hard", 8, 1500, 32))
+)
+
+
+@pytest.fixture(scope="module")
+def work(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiers, a labelled table and a router."""
+    folder = tmp_path_factory.mktemp("route")
+    (folder / "tiers.toml").write_text(LADDER)
+    told = only_object(
+        here(
+            "policy", "fit", "router", index, "--questions", "demo", "--tiers", folder / "tiers.toml", "--by",
+            "evidence", "--kind", "utility", "--correct-rate", "0.25", "--out", folder / "r.safetensors",
+            "--json",
+        )
+    )  # fmt: skip
+    assert told["questions"] + told["unlabelled"] == 90
+    assert sum(told["label_shares"]) == pytest.approx(1)
+    assert told["table"] == str(folder / "r.parquet")
+    return folder
 
 
 def test_a_relevance_model_is_fitted_and_used(index: Path, tmp_path: Path) -> None:
@@ -86,6 +111,44 @@ def test_completeness_and_process_are_learned(index: Path, tmp_path: Path) -> No
         here("ask", index, QUESTION, "--policy", "mdp", "--set", f"repeat.process={file}", "--why", "--json")
     )
     assert told["trace"]["settings"]["model"]["retrieve_cost"] == again["model"]["retrieve_cost"]
+
+
+@pytest.mark.parametrize(("unit", "budget"), [("characters", None), ("tokens", 500)])
+def test_what_limits_a_tier_is_reported(
+    index: Path, tmp_path: Path, demo: Dataset, unit: str, budget: int | None
+) -> None:
+    more = "" if budget is None else 'unit = "tokens"\ncompress = "none"\ntoken_price = 0.001'
+    tiers = tmp_path / "one.toml"
+    tiers.write_text(f'[[tier]]\nname = "only"\ndepth = 5\ncontext = 500\nnew_tokens = 16\n{more}\n')
+    asked = ("ask", index, demo.questions[0].text, "--policy", "tier:only", "--set", f"depth.tiers={tiers}")
+    told = only_object(here(*asked, "--json"))
+    assert (told["tier"], told["budget"]) == ({"name": "only", "context": 500, "unit": unit}, budget)
+    shown = " ".join(here(*asked, "--why").stderr.split())
+    assert (f"(the tier only reads up to 500 {unit})" in shown) == (budget is None)
+
+
+def test_replies_are_kept_next_to_the_table(
+    work: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo: Dataset
+) -> None:
+    asked: list[str] = []
+
+    class Known(ScriptedGenerator):
+        identity = "a model that is known"
+
+    def made(spec: str, **options: object) -> Known:
+        return Known(lambda prompt: asked.append(prompt.user) or demo.questions[0].answers[0])  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr("mio_rag.generation.make_generator", made)
+    label = ("policy", "fit", "router", index, "--questions", "demo", "--tiers", work / "tiers.toml",
+             "--limit",
+             2, "--model", "extract", "--out")  # fmt: skip
+    first = only_object(here(*label, tmp_path / "a.parquet", "--json"))
+    before = len(asked)
+    assert before > 0
+    (tmp_path / "a.replies.sqlite").rename(tmp_path / "b.replies.sqlite")
+    second = only_object(here(*label, tmp_path / "b.parquet", "--json"))
+    assert len(asked) == before  # everything that the second run wanted to know was kept
+    assert second["label_shares"] == first["label_shares"]
 
 
 # -- router -----------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 import io
 import json
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from mio_rag.cli.evaluate import summary_lines
 from mio_rag.cli.learn import point_lines
 from mio_rag.cli.terminal import Table, Terminal, printable, styled
 from mio_rag.learning.planner_training import Point
-from mio_rag.measures import Measure, register, unregister
+from mio_rag.measures import Measure
 from mio_rag.retrieval import CorpusIndex
 
 EVIL = (
@@ -105,15 +103,6 @@ def test_json_is_utf_8_or_ascii_whatever_the_terminal_speaks(evil_index: Path, e
 OWN = Measure(
     "own_measure", "A measure of somebody else's own", "?", "selection", "none", "0 to 1", "this test"
 )  # fmt: skip
-
-
-@pytest.fixture
-def own() -> Iterator[list[str]]:
-    """The names of six measures that are registered while the test runs."""
-    added = [register(replace(OWN, name=f"own_{k}", label=f"Own measure number {k}")) for k in range(6)]
-    yield [measure.name for measure in added]
-    for measure in added:
-        unregister(measure.name)
 
 
 def difference(method: str, budget: int, mean: float, air: float) -> dict[str, Any]:

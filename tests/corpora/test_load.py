@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from mio_rag.batch.ask import read_questions
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import (
     convert_rows,
     load_dataset,
+    load_passages,
     load_questions,
 )
 from mio_rag.errors import DataError
@@ -53,6 +55,22 @@ def test_layout(tmp_path: Path, ending: str) -> None:
         Question("1", "Is the Po long?", ("yes",), ("7",), choices=("yes", "no"), type="x"),
         Question("q2", "What?", gold_sources=("atlas",)),
     )
+
+
+@pytest.mark.parametrize("between", [",", ";"])
+def test_questions_come_in_a_table(tmp_path: Path, between: str) -> None:
+    table = tmp_path / "asked.csv"
+    rows = [
+        ["question", "answers", "evidence", "remark"],
+        ["Is the Po long?", "yes| very ", '"It is long, said ""he"".|Yes."', "x"],
+        ["What?", "", "", ""],
+    ]
+    table.write_text("\ufeff" + "\r\n".join(between.join(row) for row in rows) + "\r\n\r\n")
+    wanted = (
+        Question("1", "Is the Po long?", ("yes", "very"), evidence=('It is long, said "he".', "Yes.")),
+        Question("2", "What?"),
+    )
+    assert load_questions(table) == read_questions(table) == wanted
 
 
 @pytest.mark.parametrize(
@@ -268,8 +286,18 @@ def test_rag_mini() -> None:
     assert bioasq.questions[0].gold_ids == ("97", "99")
 
 
+def test_passages_keep_their_metadata(tmp_path: Path) -> None:
+    write(
+        tmp_path, "notes.jsonl", [{"text": "Bread.", "metadata": {"tenant": "a", "size": 3}}, {"text": "Po."}]
+    )
+    found = load_passages(tmp_path / "notes.jsonl").passages
+    assert [dict(one.metadata) for one in found] == [{"tenant": "a", "size": 3}, {}]
+    write(tmp_path, "notes.jsonl", [{"text": "Bread.", "metadata": "a"}])
+    with pytest.raises(DataError, match="'metadata' is not an object"):
+        load_passages(tmp_path / "notes.jsonl")
+
+
 FOLDER = Path(str(resources.files("mio_rag"))) / "data" / "demo"
-README = (FOLDER / "README.md").read_text(encoding="utf-8")
 
 #: Kinds of question whose first answer stands in the last gold passage and nowhere else.
 EXACT = ("single", "bridge", "duplicate", "conflict")

@@ -121,6 +121,15 @@ def test_triviaqa_with_its_documents(tmp_path: Path) -> None:
     assert [item.path for item in data.left_out] == ["evidence/web/9/absent.txt"]
 
 
+def test_triviaqa_reads_nothing_outside_of_its_evidence(tmp_path: Path) -> None:
+    foreign = json.loads(json.dumps(TRIVIA))
+    foreign["Data"][0]["EntityPages"][0]["Filename"] = "../../secret.txt"
+    write(tmp_path / "secret.txt", "secret")
+    (tmp_path / "evidence").mkdir()
+    with pytest.raises(DataError, match=r"\.\./\.\./secret\.txt', which lies outside"):
+        load_dataset(f"triviaqa:{write(tmp_path / 'qa' / 'dev.json', foreign)}")
+
+
 def test_popqa(tmp_path: Path) -> None:
     (question,) = load_questions(f"popqa:{write(tmp_path / 'popQA.tsv', POPQA)}")
     asked = "What is George's occupation?"

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.generation import ExtractiveGenerator, ScriptedGenerator
@@ -76,6 +77,18 @@ def test_what_brings_nothing_is_not_repeated(river_index: CorpusIndex) -> None:
     assert thought[1].next_uncertainty == thought[1].uncertainty  # no new note: U stays
 
 
+@pytest.mark.parametrize("name", ["mdp@evidence", "mdp", "always-retrieve@evidence", "fixed-9", "random"])
+def test_a_search_that_was_made_is_no_step(name: str, demo: Dataset, demo_index: CorpusIndex) -> None:
+    noticed = 0
+    for question in demo.questions[:6]:
+        trace = check_books(agent(name, demo_index).attempt(question, ExtractiveGenerator(), 256))
+        steps = decided(trace)
+        searched = [one.step.query.lower() for one in steps if one.step.action == "retrieve"]
+        assert len(searched) == len(set(searched)), trace.question
+        noticed += sum(bool(one.step.closed) for one in steps) + bool(trace.about.get("closed"))
+    assert noticed  # the model did ask for what had been searched for; its reply was paid, and no step
+
+
 def test_confidence_is_measured_and_its_draft_is_the_answer(river_index: CorpusIndex) -> None:
     generator = Sure(lambda prompt: 0.97 if prompt.passages else 0.2)
     trace = check_books(agent("mdp@confidence", river_index).attempt(COMPARISON, generator, 60))
@@ -87,6 +100,16 @@ def test_confidence_is_measured_and_its_draft_is_the_answer(river_index: CorpusI
     assert trace.parts["measure"].lm_calls == len(decided(trace)) + 1
     with pytest.raises(InputError, match="gives no probabilities"):
         agent("mdp@confidence", river_index).attempt(COMPARISON, ExtractiveGenerator(), 60).check()
+
+
+def test_evidence_is_measured_from_what_is_read(river_index: CorpusIndex) -> None:
+    outcome = agent("always-retrieve@evidence", river_index).attempt(COMPARISON, ScriptedGenerator(said), 60)
+    trace = check_books(outcome)
+    assert outcome.selection is not None
+    pool = outcome.selection.candidates
+    strongest = max(pool.relevance[i] for i in outcome.selection.chosen)
+    assert trace.about["uncertainty"] == pytest.approx(1 - min(1, strongest))
+    assert decided(trace)[0].uncertainty == 1.0
 
 
 def test_closed_book_never_retrieves_and_is_sure_of_a_choice_by_its_letter() -> None:

@@ -41,6 +41,16 @@ def _units(tmp_path: Path, name: str, text: str) -> list[tuple[str, tuple[str, .
     ]
 
 
+REGULATION = """一、請假規定
+（一）事假：一年內合計不得超過十四日。
+（二）病假：一年內合計不得超過三十日。
+
+二、加班費
+1、延長工作時間在二小時以內者，加給三分之一以上。
+2、再延長工作時間者，加給三分之二以上。
+"""
+
+
 def test_japanese_rules(tmp_path: Path) -> None:
     found = dict(_units(tmp_path, "rules.txt", RULES))
     first = "第一条 この規則は、従業員の労働条件、服務規律その他の就業に関する事項を定めるものである。"
@@ -50,6 +60,18 @@ def test_japanese_rules(tmp_path: Path) -> None:
     assert found["・入社６か月経過後：１０日"] == ("第二章 勤務", "■年次有給休暇")
     assert "①申請書を提出する。" in found
     assert not [said for said in found if said.startswith(("第一章", "（目的", "■"))]
+
+
+def test_marks_that_markdown_does_not_know_are_items(tmp_path: Path) -> None:
+    text = "# 案内\n\n次のものは収集しません。\n・パソコン（本体、画面）\n・消火器\n\n以上です。\n"
+    found = [said for said, _ in _units(tmp_path, "guide.md", text)]
+    assert found[1:3] == ["・パソコン（本体、画面）", "・消火器"]
+
+
+def test_items_under_a_counted_line_stand_under_its_heading(tmp_path: Path) -> None:
+    found = dict(_units(tmp_path, "regulation.txt", REGULATION))
+    assert found["（二）病假：一年內合計不得超過三十日。"] == ("一、請假規定",)
+    assert found["2、再延長工作時間者，加給三分之二以上。"] == ("二、加班費",)
 
 
 @pytest.mark.parametrize(

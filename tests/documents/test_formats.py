@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mio_rag.corpora.dataset import load_folder
 from tests.documents.made import Piece, docx, needs, paragraph, pdf, read, units
 
 LISTS = {
@@ -19,6 +20,10 @@ LISTS = {
     ),
 }
 WEEKS = "Before the first day\n{0}\n\n{1}First week\n{2}\n\nOn the last day of all\n{3}\n"
+
+
+FEES = "| Pier | Fee |\n|---|---|\n| Loen | {} |\n\n"
+SEASONS = f"Summer\n\n{FEES.format(54)}All other months\n\n{FEES.format(61)}"
 
 
 @pytest.mark.parametrize(
@@ -39,6 +44,11 @@ def test_items_bring_the_line_above_their_list_and_no_other(tmp_path: Path, name
     assert items == {
         "passport": ["Before the first day"], "key": ["First week"], "key, back": ["On the last day of all"]
     }  # fmt: skip
+
+
+def test_rows_bring_the_line_above_their_table(tmp_path: Path) -> None:
+    found = needs(read(tmp_path, "fees.md", SEASONS))
+    assert [found[row][0] for row in ("Loen | 54", "Loen | 61")] == ["Summer", "All other months"]
 
 
 @pytest.mark.parametrize("kind", LISTS)
@@ -164,6 +174,12 @@ def test_headings_are_found_in_every_format(tmp_path: Path, name: str, data: str
     assert [line.text for line in passage.lines] == ["Rates"]
 
 
+def test_a_heading_without_text_is_no_unit_and_one_that_counts_joins_the_next(tmp_path: Path) -> None:
+    text = "# Deed\n\n## Empty\n\n## ARTICLE 4\n\n## TERM\n\nFive years.\n"
+    passages = read(tmp_path, "deed.md", text)
+    assert needs(passages) == {"Five years.": ["ARTICLE 4 TERM"]}
+
+
 @pytest.mark.parametrize(
     ("name", "data", "wanted"),
     [
@@ -176,6 +192,13 @@ def test_lines_that_only_look_like_headings_are_not_lost(
     tmp_path: Path, name: str, data: str, wanted: list[str]
 ) -> None:
     assert units(read(tmp_path, name, data)) == wanted
+
+
+def test_small_sections_share_a_passage_that_keeps_their_headings(tmp_path: Path) -> None:
+    text = "# Questions\n\n## When?\n\nOn Monday.\n\n## Where?\n\nIn Oslo.\n"
+    (passage,) = read(tmp_path, "faq.md", text)
+    assert (passage.text, passage.section) == ("When?\nOn Monday.\nWhere?\nIn Oslo.", ())
+    assert needs([passage]) == {"On Monday.": ["When?"], "In Oslo.": ["Where?"]}
 
 
 def test_lines_of_code_bring_the_lines_they_stand_below(tmp_path: Path) -> None:
@@ -284,6 +307,12 @@ def test_what_files_say_of_themselves_can_be_filtered_by(tmp_path: Path) -> None
     assert word.title == "Lease of a flat"
 
 
+def test_a_first_heading_that_holds_the_title_and_more_is_the_title(tmp_path: Path) -> None:
+    for heading, title in (("Leave regulation 2025", "Leave regulation 2025"), ("Staff", "Leave regulation")):
+        (passage,) = read(tmp_path, "a.md", f"---\ntitle: Leave regulation\n---\n# {heading}\n\nIt is so.\n")
+        assert passage.title == title
+
+
 def test_a_title_has_twelve_words_at_most_and_none_of_them_is_lost(tmp_path: Path) -> None:
     heading = " ".join(f"word{k}" for k in range(20))
     (passage,) = read(tmp_path, "a.md", f"# {heading}\n\nIt is so.")
@@ -307,3 +336,19 @@ def test_what_stands_beside_the_main_part_of_a_page_is_not_read(tmp_path: Path) 
     assert "Adults pay ten euros." in small  # a main part without the text is not believed
     banner = '<p>Ten euros.<div class="x cookie-banner">We use cookies.</div>'
     assert units(read(tmp_path, "a.html", banner)) == ["Ten euros."]
+
+
+def test_slides_are_pages(tmp_path: Path) -> None:
+    library: Any = pytest.importorskip("pptx")
+    show, out = library.Presentation(), io.BytesIO()
+    for title, text in (("Cover", "We pay for storms."), ("Price", "Ten euros."), ("Old", "Nine euros.")):
+        slide = show.slides.add_slide(show.slide_layouts[1])
+        slide.shapes.title.text, slide.placeholders[1].text_frame.text = title, text
+    slide.element.set("show", "0")
+    show.slides[0].notes_slide.notes_text_frame.text = "Smile."
+    show.save(out)
+    passages = read(tmp_path, "show.pptx", out.getvalue())
+    assert [(p.page, p.section, p.text) for p in passages] == [
+        (1, ("Cover",), "We pay for storms.\nNotes: Smile."), (2, ("Price",), "Ten euros."),
+    ]  # fmt: skip
+    assert [one.path for one in load_folder(tmp_path).left_out] == ["show.pptx, slide 3"]

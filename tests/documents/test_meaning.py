@@ -34,6 +34,13 @@ def test_raised_and_deleted_text(name: str, text: str, expected: str, tmp_path: 
     assert _units(tmp_path, name, text) == [expected]
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_quote_that_nothing_closes_swallows_no_row(name: str, tmp_path: Path) -> None:
+    rows = ["id,note", '1,"started and never closed', "2,the code is 7788", "3,third"]
+    text = "\n".join(rows).replace(",", "\t" if name.endswith("tsv") else ",")
+    assert len(_units(tmp_path, name, text)) == 3  # and the header, which is no unit
+
+
 def test_lines_of_a_log_stay_apart(tmp_path: Path) -> None:
     log = "10:05 job alpha ok\n10:06 job beta failed\n  with code 3\n10:07 job gamma ok\n"
     assert _units(tmp_path, "a.log", log) == [
@@ -41,6 +48,14 @@ def test_lines_of_a_log_stay_apart(tmp_path: Path) -> None:
         "10:06 job beta failed with code 3",
         "10:07 job gamma ok",
     ]
+
+
+def test_links_that_loop_are_followed_once(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("Hello world.")
+    (tmp_path / "x").symlink_to(".")
+    (tmp_path / "y").symlink_to(".")
+    opened = open_source(tmp_path, Building("tfidf", follow_links=True), out=tmp_path.parent / "index")
+    assert list(opened.files) == ["a.md"]
 
 
 def _read(folder: Path, question: str) -> str:

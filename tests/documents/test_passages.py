@@ -182,6 +182,16 @@ def test_a_program_without_a_guard_may_read_a_folder(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("2\n", "")
 
 
+def test_what_tools_keep_is_named_and_not_read(tmp_path: Path) -> None:
+    for name in (".git", "node_modules"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.js").write_text("let a = 1")
+    (tmp_path / "a.txt").write_text("It is so.")
+    data = load_folder(tmp_path)
+    assert [p.source for p in data.passages] == ["a.txt"]
+    assert [one.path for one in data.left_out] == [".git", "node_modules"]
+
+
 @pytest.mark.parametrize(
     "text",
     [

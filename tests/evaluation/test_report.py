@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mio_rag.evaluation.report import render_report
@@ -156,6 +158,23 @@ def test_hostile_text_stays_text() -> None:
     assert (detail["answer"], detail["passages"][0][-1]) == (HOSTILE, HOSTILE)
     assert seen.lines("report-passages")[0]["text"] == HOSTILE
     assert HOSTILE in seen.text("facts")
+
+
+def test_values_that_are_not_finite_or_not_plain_become_plain() -> None:
+    odd = row(
+        gap=math.nan,
+        bound=math.inf,
+        diversity=np.float32(0.5),
+        selected_ids=np.array(["p1"]),
+        answer="\ud800",
+    )
+    seen = page([odd], [entry("exact", 0.6, tokens_per_correct=spread(math.inf))])
+    (detail,) = seen.lines("report-details")
+    assert (detail["diversity"], detail["answer"]) == (0.5, "?")
+    assert not {"gap", "bound"} & set(detail)
+    text = repr(seen.data) + seen.text("summary-table")
+    text.encode("utf-8")
+    assert not re.search(r"\b(NaN|Infinity|nan|inf)\b", text)
 
 
 # Claims

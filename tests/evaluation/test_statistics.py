@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
+from mio_rag.evaluation.rows import reading_column
 from mio_rag.evaluation.statistics import (
     RESAMPLES,
     compare,
@@ -146,6 +147,15 @@ def test_rows_are_compared_by_question_and_by_what_is_labelled() -> None:
     ]  # of these any part counts
     assert not part_read({"methods": ["mio"]}, summarize(found))
     assert part_read({"methods": ["mio"]}, summarize(rows("mio", [both])))
+
+
+def test_with_controllers_all_are_counted_by_all_prompts() -> None:
+    method = rows("topk", [{"tokens_used": 90, "prompt_tokens": 150, "gold_recall": 1.0}] * 3)
+    controller = rows("mdp", [{"tokens_used": 20, "prompt_tokens": 900, "steps": 4, "gold_recall": 1.0}] * 3)
+    assert reading_column(method) == "tokens_used"
+    assert reading_column([*method, *controller]) == "prompt_tokens"
+    found = {row["measure"]: row["difference"] for row in compare_rows([*method, *controller], "topk")}
+    assert found == {"gold_recall": 0.0, "prompt_tokens": 750.0}
 
 
 def test_what_is_not_read_is_not_saved() -> None:

@@ -17,6 +17,8 @@ from mio_rag.frontier.dataset import (
     FrontierResult,
     FrontierSettings,
     data_frontier,
+    operating_point,
+    summarize_grid,
 )
 from mio_rag.frontier.page import render_page
 from mio_rag.generation import make_generator
@@ -83,6 +85,19 @@ def test_points_are_certified_and_marked(found: FrontierResult) -> None:
         low, mean, high = (p["measures"]["gold_recall"][k] for k in ("low", "mean", "high"))
         assert low <= mean <= high
     assert any(not p["dominated"] for p in points)
+
+
+def test_unproven_points_are_not_on_the_frontier(found: FrontierResult) -> None:
+    rows = rows_of(found.folder)
+    spoiled = [row | {"status": "feasible"} if row["budget_tokens"] == 200 else row for row in rows]
+    points = summarize_grid(spoiled, SETTINGS)
+    for p in points:
+        assert p["certified"] is (p["budget_tokens"] == 100)
+        if not p["certified"]:
+            assert (p["dominated"], p["front"], p["proven"]) == (None, [], 0.0)
+    chosen = operating_point(spoiled, points, SETTINGS)
+    assert chosen is not None
+    assert chosen["budget_tokens"] == 100
 
 
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(

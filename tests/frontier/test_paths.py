@@ -11,7 +11,7 @@ import pytest
 
 from mio_rag.context import RegexCounter
 from mio_rag.errors import InputError
-from mio_rag.formulations.program import LinearConstraint, SelectionProgram
+from mio_rag.formulations.program import LinearConstraint, Segments, SelectionProgram
 from mio_rag.frontier import budget_path, penalty_path, query_frontier, weight_grid
 from mio_rag.frontier.paths import Chain, PenaltyPath, PenaltyPiece
 from mio_rag.pool import Candidates
@@ -128,6 +128,14 @@ def test_penalty_path_is_the_envelope(seed: int, n: int, rows: int, links: bool)
     assert len({piece.passages for piece in pieces}) == len(pieces)
 
 
+def test_an_infeasible_program_has_no_paths() -> None:
+    p = program(2, 9, rows=1)
+    tight = replace(p, budget=5)
+    assert budget_path(tight).steps == ()
+    assert budget_path(tight).complete
+    assert penalty_path(tight).pieces == ()
+
+
 @pytest.fixture(scope="module")
 def pool(demo_index: CorpusIndex) -> Candidates:
     return Retriever(demo_index, pool=20).retrieve(
@@ -178,6 +186,19 @@ def test_query_frontier_agrees_with_select(pool: Candidates) -> None:
     assert data["penalty"]["pieces"][-1]["high"] is None
     with pytest.raises(InputError, match="up_to=100 is below"):
         query_frontier(pool, selector, 200, up_to=100)
+
+
+def test_budget_path_pays_for_shared_text_once() -> None:
+    plain = program(5, 9)
+    windows = np.array([[s in (i, i + 1) for s in range(10)] for i in range(9)])
+    shared = replace(plain, costs=np.zeros(9), segments=Segments(np.arange(4.0, 14.0), windows))
+    every = [(np.array(x), shared.cost(x)) for x in itertools.product((0, 1), repeat=9)]
+    path = budget_path(shared)
+    assert path.complete
+    for step in path.steps:
+        best = max(shared.objective(x) for x, cost in every if cost <= step.until)
+        assert step.value == pytest.approx(best)
+        assert step.tokens == shared.cost([int(i in step.selected) for i in range(9)])
 
 
 def test_a_frontier_counts_what_is_read() -> None:

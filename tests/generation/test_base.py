@@ -21,7 +21,7 @@ from mio_rag.generation import (
     model_name,
 )
 from mio_rag.generation.base import parse_choice
-from mio_rag.generation.protocol import disarmed
+from mio_rag.generation.protocol import context_budget, disarmed, window_room
 from mio_rag.types import Answer, GenerationError, Passage, Question
 
 QUESTION = Question("q1", "Where is the tower?")
@@ -72,6 +72,20 @@ def test_the_context_allowance_fits_and_wastes_little(choices: tuple[str, ...]) 
     assert 980 < generator.prompt_tokens(prompt) + 20 <= 1000
     assert ScriptedGenerator({}, window=5).context_allowance(question) == 0
     assert ScriptedGenerator({}).context_allowance(question) is None
+
+
+def test_the_smaller_of_budget_and_window_binds() -> None:
+    free, narrow = ScriptedGenerator({}), ScriptedGenerator({}, window=200)
+    assert window_room(free, QUESTION, max_tokens=32) is None
+    assert context_budget(free, QUESTION, 10_000, max_tokens=32) == 10_000
+    room = window_room(narrow, QUESTION, max_tokens=32)
+    assert room is not None
+    assert 0 < room < 168
+    assert context_budget(narrow, QUESTION, 10_000, max_tokens=32) == room
+    assert context_budget(narrow, QUESTION, 5, max_tokens=32) == 5
+    for kind in (GenerationError, InputError):
+        with pytest.raises(kind, match=r"'q1' leaves no room .* window of scripted, .* 32 tokens: shorten"):
+            context_budget(ScriptedGenerator({}, window=40), QUESTION, 60, max_tokens=32, error=kind)
 
 
 def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:

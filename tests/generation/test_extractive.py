@@ -65,6 +65,11 @@ def test_of_a_table_the_cell_below_the_words_that_are_asked_for(question: str, e
     assert answer(question, [Passage("t", TABLE)]) == expected
 
 
+def test_words_of_scripts_without_blanks_are_found() -> None:
+    text = "国内の宿泊費は一万二千円です。海外の日当は七千円です。"
+    assert answer("海外の日当はいくらですか。", [Passage("j", text)]) == "海外の日当は七千円です。"
+
+
 def test_comparison_brings_units_together_and_refuses_unlike_ones() -> None:
     mixed = [Passage("a", "The Alpha is 900 m long."), Passage("b", "The Beta is 2 km long.")]
     assert answer("Which is longer, the Alpha or the Beta?", mixed) == "Beta"

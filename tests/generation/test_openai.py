@@ -152,6 +152,16 @@ def test_requests_in_flight_learn_of_a_renamed_parameter_each_for_itself(serve: 
     assert [getattr(one, "text", one) for one in results] == ["Paris", "Paris"]
 
 
+def test_an_estimate_does_not_overrule_what_the_server_reports(serve: Serve) -> None:
+    replies = iter([(500, {"error": {"message": "busy"}}), completion("Paris", USAGE)])
+    server = serve(lambda path, body: next(replies) if "chat" in path else (404, {}))
+    with OpenAIGenerator(server.url, "m") as generator:
+        with pytest.warns(Notice, match="approximate"):
+            lost = generator.prompt_tokens(PROMPT)
+        assert lost > USAGE["prompt_tokens"]
+        assert generator.generate(PROMPT).prompt_tokens == lost + USAGE["prompt_tokens"]
+
+
 def llama_cpp(path: str, body: dict[str, Any]) -> Any:
     if path == "/apply-template":
         return {"prompt": " ".join(["<s>", *(m["content"] for m in body["messages"])])}

@@ -8,15 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from mio_rag.batch.answering import Retrying
+from mio_rag.errors import InputError
 from mio_rag.generation import (
     BaseGenerator,
+    ExtractiveGenerator,
     Generator,
     GGUFGenerator,
     OpenAIGenerator,
     Prompt,
+    ScriptedGenerator,
     build_prompt,
+    make_generator,
 )
-from mio_rag.generation.protocol import ChoiceWeigher
+from mio_rag.generation.protocol import ChoiceWeigher, content_of
 from mio_rag.generation.replies import RememberingGenerator
 from mio_rag.types import Answer, GenerationError, Question
 
@@ -68,6 +73,16 @@ def test_asked_once_and_charged_as_when_it_was_made(file: Path) -> None:
     assert again == made
     assert (again.latency_seconds, again.prompt_tokens, again.completion_tokens) == (7.0, 11, 2)
     assert (first.asked, later.asked) == (1, 0)
+
+
+def test_another_model_length_or_wording_is_another_question(file: Path) -> None:
+    model, other = Slow(), Slow("slow, version 2")
+    remembering = RememberingGenerator(model, file)
+    remembering.generate(OPEN, max_tokens=8)
+    remembering.generate(OPEN, max_tokens=9)
+    remembering.generate(build_prompt(Question("q", "Where is the  tower?")), max_tokens=8)
+    RememberingGenerator(other, file).generate(OPEN, max_tokens=8)
+    assert (model.asked, other.asked) == (3, 1)
 
 
 def test_choices_come_back_with_their_probability(file: Path) -> None:
@@ -143,3 +158,32 @@ def test_a_damaged_reply_is_asked_for_again(file: Path, reply: str) -> None:
         connection.execute("UPDATE replies SET reply = ?", (reply,))
     assert remembering.generate(OPEN, max_tokens=8) == made
     assert model.asked == 2
+
+
+def test_what_cannot_be_kept_is_refused(file: Path) -> None:
+    with pytest.raises(InputError, match="extractive cannot be stored"):
+        RememberingGenerator(ExtractiveGenerator(), file)
+    with pytest.raises(InputError, match="is a folder"):
+        RememberingGenerator(Slow(), file.parent)
+
+
+def test_a_file_that_is_no_database_costs_no_result(file: Path) -> None:
+    file.write_text("this is no database, and long enough to be taken for a damaged one " * 20)
+    with pytest.warns(UserWarning, match=r"cannot be (read|written)"):
+        assert RememberingGenerator(Slow(), file).generate(OPEN, max_tokens=8).text == "B"
+
+
+def test_generators_tell_what_their_replies_depend_on(file: Path) -> None:
+    pytest.importorskip("httpx2")
+    spec = f"openai:http://127.0.0.1:9/v1#name?seed={{}}&replies={file}"
+    one, other = make_generator(spec.format(1)), make_generator(spec.format(2))
+    assert isinstance(one, RememberingGenerator)
+    assert one.identity != other.identity
+    assert content_of(one) != content_of(other)
+    # A script may answer two questions of the same words differently, by their ids.
+    script = ScriptedGenerator({"q1": "Rome", "q2": "Oslo"})
+    assert script.identity is None
+    assert content_of(script) == content_of(ScriptedGenerator({"q2": "Oslo", "q1": "Rome"}))
+    assert content_of(script) != content_of(ScriptedGenerator({"q1": "Rome"}))
+    assert content_of(ScriptedGenerator(lambda prompt: "Rome")) == "scripted"
+    assert content_of(Retrying(script, 0, lambda into, out: False)) == content_of(script)

@@ -67,6 +67,14 @@ def test_updates_agree_with_the_full_regression(seed: int, ridge: float) -> None
     np.testing.assert_allclose(model.theta, learned.coef_, rtol=1e-6, atol=1e-9)
 
 
+def test_rounding_does_not_add_up() -> None:
+    rng = np.random.default_rng(1)
+    refreshed = Ridge(20, 1e-6, 50)
+    for _ in range(3000):  # nearly collinear: the worst case of rank-one updates
+        refreshed.update(1e3 * np.ones(20) + 1e-3 * rng.standard_normal(20), 1.0)
+    assert np.abs(refreshed.inverse @ refreshed.matrix - np.eye(20)).max() < 0.1
+
+
 def test_corrections_priors_and_forgetting() -> None:
     x, y = observations(2000)
     model, truth = fitted(x, y), fitted(x, y).theta

@@ -24,6 +24,7 @@ from mio_rag.learning.bandit_report import (
     rebuild,
     recalibrate,
     replay,
+    settings_of,
     start_from,
 )
 from mio_rag.learning.strategist import Strategist, rate
@@ -319,6 +320,17 @@ def test_a_replay_finds_the_better_policy(tmp_path: Path) -> None:
         replay(cold, BanditSettings(dimensions=40))
 
 
+def test_a_replay_chooses_among_what_could_be_chosen_then(tmp_path: Path) -> None:
+    """A strategy that came later is no alternative on earlier questions: weights of one policy stay 1."""
+    path = tmp_path / "s.sqlite"
+    lived(strategist(path, policy="uniform", cold_start=0), 40, TRUTH)
+    assert add_strategy(path, "multi-query")
+    found = replay(path, settings_of(path))
+    ips, snips, _ = found.estimates
+    assert (found.questions, found.differs, ips.effective) == (40, 0, pytest.approx(40))
+    assert ips.value == pytest.approx(found.earned) == pytest.approx(snips.value)
+
+
 # --- changes to a log ------------------------------------------------------------------------------------
 
 
@@ -400,6 +412,20 @@ def test_priors_that_do_not_fit_are_refused(
     with pytest.raises(InputError, match=expected) as error:
         start_from(log, prior, 1.0)
     assert str(prior) in str(error.value)
+
+
+def test_pruning_by_hand(log: Path) -> None:
+    bandit = strategist(log)
+    assert prune(log, "hyde", "who")
+    assert not prune(log, "hyde", "who")
+    bandit.refresh()
+    assert bandit.learned.pruned("who").tolist() == [True, False, False]
+    assert prune(log, "hyde", "who", on=False)
+    bandit.refresh()
+    assert not bandit.learned.pruned("who").any()
+    with pytest.raises(InputError) as caught:
+        prune(log, "raw", "whom")
+    assert len(caught.value.problems) == 2
 
 
 # --- reports ---------------------------------------------------------------------------------------------

@@ -1,11 +1,16 @@
 """The plan answers at any U, and its structure tells what the policy really does."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.mdp import (
     Plan,
+    model_from_mapping,
+    read_model,
     sensitivity,
     solve_plan,
     structure,
@@ -62,3 +67,17 @@ def test_sensitivity_solves_again(published: Plan) -> None:
     assert cheap["changed"] == pytest.approx(np.mean(published.policy() != other.policy()))
     assert cheap["segments"] == structure(other)["segments"][0]
     assert rows["discount", 0.5]["value_change"] > 40  # 1 - gamma halves: values double
+
+
+def test_models_travel_as_plain_data(tmp_path: Path) -> None:
+    for model in (RetrievalMDP(horizon=None, quality="exp", k=3), RetrievalMDP(success=(0.1, 0.9))):
+        assert model_from_mapping(model.to_dict(), "test") == model
+    file = tmp_path / "model.toml"
+    file.write_text('[mdp]\nhorizon = "inf"\nsuccess = [0.5, 0.6]\n')
+    assert model_from_mapping(read_model(file), "file") == RetrievalMDP(horizon=None, success=(0.5, 0.6))
+    for text in ("success = ", "mdp = 3"):
+        file.write_text(text)
+        with pytest.raises(InputError, match=r"must be a table|not a readable TOML"):
+            read_model(file)
+    with pytest.raises(InputError, match="sets delta_r: known are retrieve_drop"):
+        model_from_mapping({"delta_r": 0.2}, "it")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mio_rag.errors import InputError
 from mio_rag.formulations.mdp import RetrievalMDP
 from mio_rag.learning.mdp_calibration import calibrate, transitions
 from mio_rag.session.budget import Call
@@ -127,3 +128,17 @@ def test_intervals_know_that_actions_of_a_question_hang_together() -> None:
     assert known > 0.5 * runs  # the others had too few questions with a success
     assert inside["success"] >= 0.88 * runs, inside
     assert inside["retrieve_drop"] >= 0.88 * known, inside
+
+
+def test_tracked_runs_calibrate_nothing() -> None:
+    with pytest.raises(InputError, match="nothing can be estimated from it"):
+        transitions([trace("q", [1, 0.75], ["retrieve"], gauge="tracked")])
+    both = [trace("q", [1, 0.75], ["retrieve"]), trace("q", [1, 0.5], ["retrieve"], gauge="evidence")]
+    with pytest.raises(InputError, match="choose with --signal"):
+        transitions(both)
+    assert transitions(both, "evidence")[0][0].after == 0.5
+    with pytest.raises(InputError, match="stopped at once"):
+        transitions([trace("q", [1.0], [])])
+    with pytest.raises(InputError) as found:
+        calibrate(both, RetrievalMDP(), bins=0, min_drop=1, cost_by="luck", price=0)
+    assert len(found.value.problems) == 4

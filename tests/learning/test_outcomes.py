@@ -90,6 +90,18 @@ def test_rows_of_a_ledger_in_any_order(table: Outcomes) -> None:
     assert two.of("f1").tolist() == F1[:, [2, 0]].tolist()
 
 
+def test_what_is_missing_or_twice_is_named(table: Outcomes) -> None:
+    rows = [{"question_id": q, "action": a, "f1": 0.0} for q in "ab" for a in ("x", "y")]
+    with pytest.raises(DataError, match=r"1 of 4 cells are missing \('b' lacks y\)"):
+        Outcomes.from_rows(rows[:3], ["f1"])
+    with pytest.raises(DataError, match="question 'b' has action 'y' twice"):
+        Outcomes.from_rows([*rows, rows[-1]], ["f1"])
+    with pytest.raises(DataError, match="there are no rows"):
+        Outcomes.from_rows([], ["f1"])
+    with pytest.raises(DataError, match="there are no rows"):
+        Outcomes.from_rows(rows, ["f1"], actions=["z"])
+
+
 def test_other_files_are_refused(table: Outcomes, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq

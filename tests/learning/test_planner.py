@@ -1,6 +1,7 @@
 """Planners on tables whose optimum is known: both learners find it, and neither invents what is not there."""
 
 import dataclasses
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mio_rag.errors import InputError
+from mio_rag.errors import DataError, InputError
 from mio_rag.learning.planner import (
     WORDING,
     CostWeights,
@@ -22,7 +23,7 @@ from mio_rag.learning.planner import (
 from mio_rag.learning.planner_regression import Experience, experience_of
 from mio_rag.learning.ppo import PPOSettings, train_ppo
 from mio_rag.session.workflow import NAMED
-from tests.learning.files import FEATURES, as_wide_as_features, outcomes, regressed
+from tests.learning.files import FEATURES, as_wide_as_features, outcomes, planner_file, regressed, rewritten
 
 
 def trained(experience: Experience, **settings: Any) -> Planner:
@@ -208,3 +209,29 @@ def test_a_planner_comes_back_from_its_file(method: str, tmp_path: Path) -> None
     again = read_planner(path)
     assert (again.method, again.alphas, again.unit) == (given.method, given.alphas, given.unit)
     assert np.array_equal(again.choices(train.observed, 0.1), given.choices(train.observed, 0.1))
+
+
+def test_a_planner_for_workflows_that_have_changed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = planner_file(tmp_path / "planner.safetensors")
+    read_planner(path)
+    # decompose-serial answers its parts by plain: what that is now is not what was learned.
+    monkeypatch.setitem(NAMED, "plain", dataclasses.replace(NAMED["brief"], name="plain"))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="trained for other workflows or signals \\(plain changed since\\)"):
+        read_planner(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda about, arrays: arrays.pop("regression.gates"),
+        lambda about, arrays: about.update(workflows=[{"nodes": 3}]),
+    ],
+)
+def test_planners_of_other_releases_are_refused(tmp_path: Path, change: Callable[..., object]) -> None:
+    path = planner_file(tmp_path / "p.safetensors")
+    rewritten(path, "planner", 2, change)
+    with pytest.raises(DataError) as error:
+        read_planner(path)
+    assert str(path) in str(error.value)

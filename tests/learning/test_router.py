@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import pytest
 from mio_rag.errors import DataError, InputError
 from mio_rag.learning.router import (
     FitSettings,
+    Table,
+    Validated,
+    calibration_error,
     fit_and_validate,
     fit_once,
+    labels,
     measured,
     plausible_at,
     read_table,
@@ -21,9 +26,19 @@ from mio_rag.learning.router import (
 )
 from mio_rag.learning.router_model import first_success, read_router
 from mio_rag.learning.weights import write_weights
+from tests.learning.files import rewritten
 from tests.learning.routes import TIERS, TOKENS, table
 
 EASY = table()
+
+
+def valued(made: Table, **values: np.ndarray) -> Table:
+    """A table with other columns."""
+    changed = {**made.outcomes.values, **values}
+    return dataclasses.replace(made, outcomes=dataclasses.replace(made.outcomes, values=changed))
+
+
+Changed = Callable[[dict[str, Any], dict[str, Any]], object]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +119,19 @@ def test_measures_by_hand() -> None:
         assert row["prompt_tokens"] == pytest.approx(tokens), price
 
 
+def test_calibration_is_of_each_tier() -> None:
+    """Nine of ten questions need the easy tier. Pooled over tiers, equal shares would seem right."""
+    made = table(n=30)
+    known = valued(made, label=np.eye(3)[[0] * 27 + [1] * 3])
+    equal = Validated(known, np.full((30, 3), 1 / 3), None, np.zeros(30, dtype=np.intp), 0.0)
+    assert calibration_error(equal) == pytest.approx((0.9 - 1 / 3 + 1 / 3 - 0.1 + 1 / 3) / 3)
+    told = dataclasses.replace(equal, probabilities=np.tile([0.9, 0.1, 0.0], (30, 1)))
+    assert calibration_error(told) == pytest.approx(0)
+    success = np.full((30, 3), 2 / 3)  # easy answers a third of the questions, hard all
+    by_tier = dataclasses.replace(equal, table=made, success=success)
+    assert calibration_error(by_tier) == pytest.approx((1 / 3 + 0 + 1 / 3) / 3)
+
+
 def test_plausible_tiers_include_the_right_one_as_often_as_wanted() -> None:
     rng = np.random.default_rng(0)
     given = rng.dirichlet([1, 1, 1], 4000)
@@ -118,6 +146,16 @@ def test_plausible_tiers_include_the_right_one_as_often_as_wanted() -> None:
     assert plausible_at(one, np.zeros(9, dtype=int), 0.95) == 0.0
     np.testing.assert_allclose(first_success(np.array([0.2, 0.7, 0.9])), [0.2, 0.5, 0.3])
     np.testing.assert_allclose(first_success(np.array([0.5, 0.4, 0.6])), [0.5, 0.0, 0.5])
+
+
+def test_labels_by_hand() -> None:
+    worked = [[1, 0, 1], [0, 0, 1], [0, 0, 0], [0, 0, 0]]
+    hops = [True, True, True, False]
+    assert labels(worked, hops).tolist() == [0, 2, 2, 1]
+    assert labels(worked, hops, "cheapest").tolist() == [0, 2, 0, 0]
+    assert labels(worked, hops, "dearest").tolist() == [0, 2, 2, 2]
+    with pytest.raises(InputError, match="unanswered"):
+        labels(worked, hops, "never")  # type: ignore[arg-type]
 
 
 # --- labels ----------------------------------------------------------------------------------------------
@@ -158,3 +196,22 @@ def test_tables_come_back_and_join(tmp_path: Path) -> None:
     ids = tuple(f"other-{k}" for k in range(30))
     dataclasses.replace(more.outcomes, ids=ids).write(second)
     assert len(read_table([first, second])) == 120
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda about, arrays: about.update(kind="neighbours"), "kind 'neighbours': train one of mlp"),
+        (lambda about, arrays: about.update(tiers=[]), "there are no tiers"),
+        (lambda about, arrays: about.update(search=["x"]), "other signals"),
+        (lambda about, arrays: about.pop("features"), "is damaged"),
+        (lambda about, arrays: arrays.pop("costs"), "is damaged"),
+    ],
+)
+def test_routers_of_other_releases_are_named(tmp_path: Path, change: Changed, expected: str) -> None:
+    path = tmp_path / "r.safetensors"
+    write_weights(fit_once(EASY.where(np.arange(30)), FitSettings(kind="utility")).weights(), path)
+    rewritten(path, "router", 1, change)
+    with pytest.raises(DataError, match=expected) as error:
+        read_router(str(path))
+    assert str(path) in str(error.value)

@@ -27,6 +27,17 @@ def test_written_and_read_back(weights: Weights, tmp_path: Path) -> None:
         assert back.arrays[name].dtype == array.dtype
 
 
+def test_hash_is_of_what_decisions_rest_on(weights: Weights) -> None:
+    def made(**changed: object) -> str:
+        given = {"kind": "router", "version": 2, "arrays": weights.arrays, "about": weights.about} | changed
+        return Weights(**given, provenance={"seed": 8}).sha256  # type: ignore[arg-type]
+
+    assert made() == weights.sha256
+    moved = {"first": np.zeros((2, 3), np.float32), "counts": weights.arrays["counts"]}
+    others = [made(kind="planner"), made(version=3), made(about={}), made(arrays=moved)]
+    assert len({weights.sha256, *others}) == 5
+
+
 def test_other_kinds_versions_and_damaged_files_are_refused(weights: Weights, tmp_path: Path) -> None:
     path = tmp_path / "router.safetensors"
     with pytest.raises(DataError, match="does not exist"):

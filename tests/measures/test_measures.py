@@ -96,6 +96,21 @@ def test_figures_of_an_answer(text: str, accepted: str, share: float | None) -> 
     assert found == (None if share is None else pytest.approx(share))
 
 
+def test_topics_are_groups_of_like_passages() -> None:
+    vectors = np.repeat(np.eye(20), 2, axis=0)[:40] + 0.01 * np.eye(40, 20)
+    chosen = selection(["p0", "p1"], [1.0] * 40, [""] * 40, vectors)
+    assert selection_measures(Question("q", "?"), chosen)["topic_coverage"] == pytest.approx(1 / 8)
+
+
+def test_answers_without_a_key_are_not_scored() -> None:
+    assert answer_measures(Question("q", "?"), "anything") == dict.fromkeys(OF_ANSWERS)
+    unanswerable = Question("q", "?", type="unanswerable")
+    assert answer_measures(unanswerable, "") == {
+        "exact_match": 1.0, "token_f1": 1.0, "rouge_l": None, "figure_match": None, "accuracy": None,
+    }  # fmt: skip
+    assert answer_measures(unanswerable, "something")["exact_match"] == 0
+
+
 @pytest.mark.parametrize(
     ("choices", "answer", "right"),
     [
@@ -228,6 +243,16 @@ def test_all_gold_and_a_perfect_ranking() -> None:
         assert measured[name] == 1
     assert measured["source_entropy"] == 0
     assert measured["answer_in_context"] is measured["source_recall"] is None
+
+
+def test_choosing_nothing() -> None:
+    none = selection([], [0.5, 0.4, 0.9, 0.8, 0.1], ["x"] * 5, VECTORS)
+    measured = selection_measures(Question("q", "?", ("Falterona",), ("p0",)), none)
+    assert {k for k, v in measured.items() if v is None} == {"source_recall", "diversity", "source_entropy"}
+    assert {k: v for k, v in measured.items() if v} == {
+        "pool_recall": 1.0, "retrieved_precision_5": 0.2, "retrieved_precision_10": 0.1,
+        "retrieved_recall_5": 1.0, "retrieved_recall_10": 1.0, "retrieved_reciprocal_rank": 1.0,
+    }  # fmt: skip
 
 
 def test_answers_are_found_as_whole_words_and_yes_is_not_looked_for() -> None:

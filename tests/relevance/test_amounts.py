@@ -44,6 +44,13 @@ def test_texts_that_hold_an_amount(text: str) -> None:
     assert holds_amount(f"It was {text} then")
 
 
+@pytest.mark.parametrize(
+    "text", ["in 2023", "July 30, 2023", "Note 7", "12, 13 and 14", "ten", "$", "Form 10-Q", ""]
+)
+def test_years_days_and_numbers_of_things_are_no_amounts(text: str) -> None:
+    assert not holds_amount(text)
+
+
 def test_the_figures_of_an_answer_are_those_that_its_question_does_not_name() -> None:
     assert figures("1,250, 7 and 12.5.") == {"1,250", "7", "12.5"}
     asked = Question("q", "Why 88.5 in 2022?", ("It was 88.5, then 1,250 and 7.", "On July 30, 2023: 99"))

@@ -137,12 +137,30 @@ def test_questions_from_elsewhere_are_told_and_read_little(retriever: Retriever)
     assert np.mean(filled) > 5 * np.mean(read)  # what they cost where an answer is taken for granted
 
 
+def test_a_cosine_below_all_that_was_fitted_on_still_counts(retriever: Retriever) -> None:
+    """Ranks take over there; the cosine says all the more that there is no answer."""
+    found = retriever.retrieve(_ELSEWHERE[0])
+    model, source = relevance_of("auto", found)
+    assert source.kind == "ranks"
+    shipped = load_model("minilm")
+    assert model is not None
+    assert shipped is not None
+    assert model.answerable == shipped.answerable
+
+
 def test_a_better_passage_or_a_larger_budget_never_empties_a_selection(retriever: Retriever) -> None:
     for text in ("What was first?", "Who is he?", "What happened in 1900?", *_ELSEWHERE):
         found = retriever.retrieve(text)
         read = [Selector().select(found, budget).result.objective or 0.0 for budget in (64, 128, 256, 512)]
         emptied = [a > 0 and b == 0 for a, b in pairwise(read)]
         assert not any(emptied), (text, read)
+
+
+def test_the_cosine_is_that_of_the_question(retriever: Retriever) -> None:
+    found = retriever.retrieve(_ELSEWHERE[0])
+    mixed = replace(found, scores={**found.scores, "dense": np.full(len(found), 0.9)})  # of another query
+    assert (pool_signals(mixed) or {})["cosine"] == pytest.approx((pool_signals(found) or {})["cosine"])
+    assert (pool_signals(mixed) or {})["cosine"] < 0.3
 
 
 def test_the_name_of_the_company_answers_nothing(tmp_path: Path) -> None:

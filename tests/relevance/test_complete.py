@@ -9,7 +9,7 @@ import pytest
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import DataError, InputError
 from mio_rag.evaluation.fit import calibrate_completeness, calibration_error
-from mio_rag.relevance.complete import SIGNALS, Completeness, adapt, fit, read, shipped, signals
+from mio_rag.relevance.complete import SIGNALS, Completeness, adapt, complete, fit, read, shipped, signals
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
 from tests.cli.running import here
@@ -30,6 +30,15 @@ def test_signals_by_hand() -> None:
     assert seen["read"] == pytest.approx(np.log(2))
     assert (seen["words"], seen["names"]) == (0.9, 1.0)
     assert (seen["compared"], seen["nested"], seen["yes_no"]) == (1.0, 0.5, 1.0)
+
+
+def test_edges() -> None:
+    assert complete(R, []) == 0.0
+    assert np.isfinite(signals([1.0], [0])).all()
+    assert np.isfinite(signals([0.0, 0.0], [1])).all()
+    assert np.isfinite(signals(np.zeros(5) - 1, [0, 1, 2, 3, 4])).all()
+    with pytest.raises(InputError, match="finite weights"):
+        Completeness((1.0,), 0.0)
 
 
 def test_what_ships_says_more_where_more_is_read_and_tells_how_far_off_it_is(

@@ -124,3 +124,14 @@ def test_the_command_fits_on_made_questions(folder: Path, tmp_path: Path) -> Non
     asked = ("select", folder, "What is the fee for kayaks to Loen?", "--embedder", "tfidf", "-b", 60)
     chosen = here(*asked, "--set", f"selection.relevance_model={out}")
     assert "carry kayaks to Loen" in chosen.stdout, chosen.stderr
+
+
+def test_a_question_that_names_many_documents_says_less_of_where_to_look(pools: list[Pool]) -> None:
+    pool = pools[0]
+    sources = list(dict.fromkeys(pool.sources or ()))
+    assert len(sources) > 6
+    for named, expected in ((1, -1.0), (3, -1.0), (6, -0.5)):
+        scope = np.array([float(source in sources[:named]) for source in pool.sources or ()])
+        found = terms(replace(pool, scores={**pool.scores, "scope": scope}))[:, 5]
+        assert found.min() == pytest.approx(expected)
+        assert found.max() == 0.0

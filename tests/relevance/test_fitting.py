@@ -97,6 +97,16 @@ def test_measures_are_of_unseen_questions() -> None:
     assert model.measures["after"]["log_loss"] > base - 0.01
 
 
+def test_the_seed_decides_and_weights_count() -> None:
+    data = pools(60)
+    assert fit(data, seed=1) == fit(data, seed=1)
+    heavy = [Labelled(p.candidates, p.gold, 10.0 if k < 30 else 0.1) for k, p in enumerate(data)]
+    alone = fit(data[:30], features=["cosine"]).stages[0].weights[0]
+    both = fit(data, features=["cosine"]).stages[0].weights[0]
+    weighted = fit(heavy, features=["cosine"]).stages[0].weights[0]
+    assert abs(weighted - alone) < abs(both - alone)
+
+
 @pytest.mark.parametrize("kind", ["logistic", "isotonic"])
 def test_features_that_tell_nothing_are_refused_by_name(kind: Kind) -> None:
     """Cosines that are lower where a passage is needed leave no model, and no raw error of the solver."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,11 @@ from hypothesis import strategies as st
 from mio_rag.errors import DataError, InputError
 from mio_rag.pool import Candidates
 from mio_rag.relevance import (
+    BASE_FEATURES,
     LINK_FEATURES,
     RelevanceModel,
     Stage,
+    available_features,
     feature_matrix,
     load_model,
 )
@@ -83,6 +87,16 @@ def test_link_features_by_hand() -> None:
     np.testing.assert_array_equal(matrix[:, 3:], [[0, 1], [1, 1], [1, 1]])
 
 
+def test_a_rerankers_score_is_one_more_feature() -> None:
+    c = pool()
+    assert "score:rerank" in available_features(c)
+    np.testing.assert_array_equal(feature_matrix(c, ["score:rerank"])[:, 0], c.scores["rerank"])
+    gap = feature_matrix(c, ["gap:rerank"])[:, 0]
+    np.testing.assert_allclose(gap, c.scores["rerank"] - c.scores["rerank"].max())
+    assert set(available_features(c)) == {*BASE_FEATURES, *LINK_FEATURES, "score:rerank", "gap:rerank"}
+    assert set(available_features(pool(links=None), links=True)).isdisjoint(LINK_FEATURES)
+
+
 def test_what_is_missing_is_named_with_what_it_needs() -> None:
     bare = Candidates(["a"], ["text"], [0.3], [4])
     with pytest.raises(InputError) as raised:
@@ -133,6 +147,16 @@ def test_isotonic_knots_bend_the_last_stage() -> None:
     bent = RelevanceModel((FIRST,), "isotonic", ((0.2, 0.0), (0.5, 0.1), (0.8, 0.9)))
     plain = RelevanceModel((FIRST,)).probabilities(pool())
     np.testing.assert_allclose(bent.probabilities(pool()), np.interp(plain, [0.2, 0.5, 0.8], [0, 0.1, 0.9]))
+
+
+def test_round_trip_through_a_file(tmp_path: Path) -> None:
+    model = dataclasses.replace(
+        MODEL, kind="isotonic", knots=((0.1, 0.0), (0.9, 1.0)), name="m", provenance="here", embedder="e"
+    )
+    file = tmp_path / "model.json"
+    file.write_text(json.dumps(model.to_dict()))
+    assert load_model(file) == model
+    assert load_model("cosine") is None
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,13 @@ def test_scores_beyond_what_was_seen_in_fitting_are_not_trusted_to_fitted_weight
     assert f"the best {score} score is" in source.why
 
 
+def test_without_links_the_stages_that_need_none_are_used(pool: Candidates) -> None:
+    model, _ = relevance_of("auto", replace(in_range(pool), links=None))
+    assert model is not None
+    assert len(model.stages) == 1
+    assert len(load_model("minilm").stages) > 1
+
+
 @pytest.mark.parametrize(
     "scores",
     [
@@ -102,6 +109,15 @@ def test_scores_of_any_scale_choose_something_and_keep_their_order(scores: list[
     assert chosen.relevance_source.kind == "scores"
     assert chosen.relevance_source.why in chosen.explain()
     assert ("scores given are equal" in chosen.relevance_source.why) == (len(set(scores)) == 1)
+
+
+def test_the_scale_of_scores_changes_nothing() -> None:
+    scores = np.array([0.9, 0.7, 0.2, 0.1])
+    one, other = (
+        select("q", list("abcd"), scores=s, budget_tokens=3).candidates.relevance
+        for s in (scores, 1000 * scores - 7)
+    )
+    assert one == pytest.approx(other, abs=1e-9)
 
 
 def test_probabilities_are_made_once_from_the_scores_that_were_given(pool: Candidates) -> None:
@@ -148,6 +164,16 @@ def test_a_lower_cosine_lowers_shipped_probabilities_by_exactly_what_slopes_say(
 def test_products_that_no_worst_case_holds_for_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="is no product of a feature of the passage and one of the pool"):
         RelevanceModel((Stage((name,), (1.0,), 0.0),))
+
+
+def test_scores_of_a_reranker_that_no_shipped_weights_know_are_named(pool: Candidates) -> None:
+    scored = replace(pool, scores={**pool.scores, "cross-encoder": pool.relevance})
+    assert "without cross-encoder: fit a model to use it" in relevance_of("auto", scored)[1].why
+    learnt = RelevanceModel((Stage(("score:cross-encoder",), (1.0,), 0.0),))
+    unused = {str(how): relevance_of(how, scored)[1].unused for how in ("auto", "given")}
+    assert unused == {"auto": ("cross-encoder",), "given": ("cross-encoder",)}
+    assert relevance_of(learnt, scored)[1].unused == ()
+    assert relevance_of("auto", pool)[1].unused == ()
 
 
 # --- what is doubtful is said

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mio_rag.errors import IndexFormatError
 from mio_rag.relevance.documents import DocumentModel
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.retrieval.minilm import FINGERPRINT
 from mio_rag.retrieval.retriever import score_fusion
 from mio_rag.retrieval.texts import embedded_text, unit_text
+from mio_rag.types import Passage
 from tests.retrieval.documents import documents
 
 NAMED = "In the lease of Alder House: who pays for the roof?"
@@ -103,6 +105,27 @@ def test_it_comes_back_from_disk(index: CorpusIndex, tmp_path: Path, mapped: boo
                 assert all(np.allclose(one[name], other[name], atol=1e-6) for name in one)
     files = json.loads((tmp_path / "index" / "manifest.json").read_text())["sha256"]
     assert {"scope.npz", "sentences.npy", "sentences.npz", "bm25/terms.npz"} <= set(files)
+
+
+def test_passages_without_units_join_documents() -> None:
+    more = Passage("note", "The well is deep. The bucket leaks.", "Note", "note.txt")
+    built = CorpusIndex.build([*documents(), more], TfidfEmbedder(), "papers")
+    assert CorpusIndex.texts_to_embed(built.passages) == 6 + 9 + 2
+    pool = Retriever(built).retrieve("Does the bucket leak?")
+    assert pool.ids[0] == "note"
+    assert pool.sentences is not None
+    assert (pool.sentences.owners == 0).sum() == 2
+
+
+def test_parts_that_do_not_fit_are_refused(index: CorpusIndex, tmp_path: Path) -> None:
+    from mio_rag.retrieval.scope import Identities
+
+    folder = index.save(tmp_path / "index")
+    with pytest.raises(IndexFormatError, match="does not fit"):
+        Identities.load(folder, 4)
+    (folder / "scope.npz").write_bytes(b"damaged")
+    with pytest.raises(IndexFormatError, match="cannot be read"):
+        Identities.load(folder, 5)
 
 
 def test_cosines_of_minilm_say_nothing_of_other_scripts(index: CorpusIndex) -> None:

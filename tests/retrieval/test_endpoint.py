@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mio_rag import Collection
 from mio_rag.errors import InputError
 from mio_rag.retrieval import make_embedder
 from mio_rag.retrieval.endpoint import EndpointEmbedder
@@ -82,6 +83,14 @@ def test_what_was_embedded_beside_a_refused_text_is_kept(server: Server) -> None
         make_embedder(server.spec).encode(TEXTS)
     assert make_embedder(server.spec).encode(TEXTS).shape == (len(TEXTS), 384)
     assert len(server.asked) == 4
+
+
+def test_an_index_is_built_and_found_again_by_the_name(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# Rivers\n\nThe Arno is 241 km long.\n\nThe Po is 652 km long.\n")
+    docs = Collection(tmp_path, embedder=server.spec)
+    assert "241 km" in docs.select("How long is the Arno?").context
+    again = Collection(tmp_path, embedder=server.spec)
+    assert "652 km" in again.select("How long is the Po?").context
 
 
 def test_an_index_of_others_gets_neither_questions_nor_the_key(

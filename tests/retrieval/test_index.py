@@ -1,6 +1,8 @@
 """The index on disk: what comes back, what is refused, what is left behind when writing fails."""
 
 import errno
+import hashlib
+import json
 import os
 import resource
 from pathlib import Path
@@ -10,8 +12,9 @@ import numpy as np
 import pytest
 
 from mio_rag.corpora.dataset import Dataset
-from mio_rag.errors import IndexFormatError, InputError
+from mio_rag.errors import DataError, IndexFormatError, InputError
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
+from mio_rag.types import Passage
 
 FILES = {
     "passages.jsonl", "dense.faiss", "tfidf.npz", "tfidf_vocabulary.json", "manifest.json", "links.npz",
@@ -22,6 +25,14 @@ FILES = {
 @pytest.fixture
 def saved(demo_index: CorpusIndex, tmp_path: Path) -> Path:
     return demo_index.save(tmp_path / "deep" / "index")
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    """A manifest with other entries and a checksum that fits them."""
+    manifest = json.loads((folder / "manifest.json").read_text()) | changes
+    del manifest["checksum"]
+    manifest["checksum"] = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_round_trip_searches_alike(demo: Dataset, demo_index: CorpusIndex, saved: Path) -> None:
@@ -67,11 +78,33 @@ def test_every_missing_file_is_named(saved: Path) -> None:
     ]  # fmt: skip
 
 
+def test_other_version(saved: Path) -> None:
+    rewrite(saved, version=99)
+    with pytest.raises(IndexFormatError, match="format version 99, this release reads 3"):
+        CorpusIndex.load(saved)
+
+
+def test_contradicting_counts(saved: Path) -> None:
+    rewrite(saved, passages=83)
+    with pytest.raises(IndexFormatError, match="205 texts, 205 vectors"):
+        CorpusIndex.load(saved)
+
+
 def test_other_embedder(saved: Path, rivers: Dataset) -> None:
     other = TfidfEmbedder()
     other.fit([p.text for p in rivers.passages])
     with pytest.raises(IndexFormatError, match="built by 'tfidf'"):
         CorpusIndex.load(saved, embedder=other)
+
+
+@pytest.mark.parametrize("content", [None, "[]", "not json", '{"format": "something else"}'])
+def test_foreign_folder(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(IndexFormatError, match="not a mio-rag index"):
+        CorpusIndex.load(tmp_path)
+    with pytest.raises(IndexFormatError, match="no such folder"):
+        CorpusIndex.load(tmp_path / "absent")
 
 
 def test_overwriting(saved: Path, river_index: CorpusIndex, tmp_path: Path) -> None:
@@ -131,6 +164,37 @@ def test_a_disk_that_fills_with_the_last_bytes(rivers: Dataset, tmp_path: Path) 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [p.name for p in tmp_path.iterdir()] == ["fits"]
+
+
+def test_passages_of_stop_words_only(tmp_path: Path) -> None:
+    index = CorpusIndex.build(
+        [Passage("a", "to be or not to be"), Passage("b", "granite lighthouse")], "tfidf"
+    )
+    loaded = CorpusIndex.load(index.save(tmp_path / "stop"))
+    for question in ("What is to be?", "a granite lighthouse"):
+        pool = Retriever(loaded).retrieve(question)
+        assert set(pool.ids) == {"a", "b"}
+        assert pool.scores["bm25"][pool.ids.index("a")] == 0
+    with pytest.raises(InputError, match="no words"):
+        CorpusIndex.build([Passage("a", "to be or not to be")], "tfidf")
+
+
+def test_duplicate_ids_and_empty_corpus() -> None:
+    with pytest.raises(DataError, match="'x' occurs more than once"):
+        CorpusIndex.build([Passage("x", "one"), Passage("x", "two")], "tfidf")
+    with pytest.raises(DataError, match="is empty"):
+        CorpusIndex.build([], "tfidf")
+    with pytest.raises(DataError, match="surrogate"):
+        CorpusIndex.build([Passage("x", "half \ud800 of a pair")], "tfidf")
+
+
+def test_bad_vectors_are_refused(rivers: Dataset) -> None:
+    with pytest.raises(InputError, match=r"returned shape \(5, 4\), expected \(6, d\)"):
+        CorpusIndex.build(rivers.passages, Odd(np.ones((5, 4))))
+    spoilt = np.ones((6, 4))
+    spoilt[2, 1] = np.nan
+    with pytest.raises(InputError, match="NaN or infinity for passage 'r2'"):
+        CorpusIndex.build(rivers.passages, Odd(spoilt))
 
 
 class Odd(TfidfEmbedder):

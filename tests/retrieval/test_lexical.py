@@ -65,6 +65,16 @@ def test_scores_of_any_texts_are_those_of_bm25s(texts: list[str], question: str)
     np.testing.assert_array_equal(found, by_bm25s(question, texts).astype(np.float64))
 
 
+def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    LexicalIndex.build(TEXTS).save(tmp_path)
+    with np.load(tmp_path / "terms.npz") as data:
+        arrays = dict(data)
+    for changed in ({"lengths": np.zeros(0, np.int32)}, {"rows": np.zeros(1, np.int32)}):
+        np.savez(tmp_path / "terms.npz", **{**arrays, **changed})
+        with pytest.raises(ValueError, match="do not fit together"):
+            LexicalIndex.load(tmp_path)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(a_text, min_size=1, max_size=40), a_text, st.integers(1, 5))
 def test_best_passages_are_those_of_all_scores(texts: list[str], question: str, k: int) -> None:

@@ -50,6 +50,14 @@ def test_links_and_their_weights() -> None:
     assert links(found)[0, 1] == pytest.approx(weight[3])
 
 
+def test_several_bearers_share_the_weight() -> None:
+    passages = (*FILMS[:2], Passage("c2", "More of him.", "Steve Carver"), *FILMS[3:])
+    found = links(LinkIndex.build(passages))
+    assert found[0, 1] == found[0, 2]
+    assert found[0, 1] == pytest.approx((1 - np.log(3) / np.log(5)) / 2)
+    assert (1, 2) not in found  # siblings
+
+
 def test_reached_follows_hops_and_multiplies() -> None:
     found = LinkIndex.build(FILMS)
     one, two = found.reached([0]), found.reached([0], hops=2)
@@ -80,6 +88,17 @@ def test_pool_grows_along_links_and_carries_them(tmp_path: Path) -> None:
     again = Retriever(loaded, pool=1, link_hops=1).retrieve(question)
     assert again.ids == grown.ids
     np.testing.assert_array_equal(again.links, grown.links)
+
+
+def test_an_index_without_links_opens_and_says_how_to_get_them(tmp_path: Path) -> None:
+    built = CorpusIndex.build(FILMS, "tfidf", "films")
+    folder = dataclasses.replace(built, links=None).save(tmp_path / "old")
+    assert not (folder / LINKS_FILE).exists()
+    old = CorpusIndex.load(folder)
+    assert old.links is None
+    assert Retriever(old, pool=2).retrieve("who?").links is None
+    with pytest.raises(InputError, match="mio-rag index DATA --out INDEX"):
+        Retriever(old, link_hops=1)
 
 
 def test_foreign_links_are_refused(tmp_path: Path) -> None:

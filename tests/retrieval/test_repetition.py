@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from mio_rag.context import RegexCounter, merged, render_context
+from mio_rag.errors import IndexFormatError
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.retrieval.embedders import TfidfEmbedder
 from mio_rag.retrieval.repetition import (
+    REPETITION_FILE,
     Repetition,
     find_groups,
     find_spans,
@@ -38,6 +40,11 @@ class TestPlaces:
         spans = find_spans(passages)
         document = " ".join(_WORDS)
         assert [document[start:end] for start, end in spans] == [p.text for p in passages]
+
+    def test_sources_that_repeat_nothing_have_no_place(self):
+        assert (
+            find_spans([Passage("1", "a" * 30, source="s"), Passage("2", "b" * 30, source="s")]) == -1
+        ).all()
 
     def test_documents_that_contradict_themselves_are_counted_and_have_no_places(self):
         windows = [Passage(p.id, p.text, "", "a", k * 60) for k, p in enumerate(_windows("a", step=15))]
@@ -108,6 +115,14 @@ class TestIndex:
         assert again.repetition.copies == 1
         assert again.passages[-1].date == "2024-05-01"
 
+    def test_places_of_another_corpus_are_refused(self, index, tmp_path):
+        index.repetition.save(tmp_path)
+        with pytest.raises(IndexFormatError, match="does not fit"):
+            Repetition.load(tmp_path, len(index) + 1)
+        (tmp_path / REPETITION_FILE).write_bytes(b"no such thing")
+        with pytest.raises(IndexFormatError, match="cannot be read"):
+            Repetition.load(tmp_path, len(index))
+
     def test_pools_know_places_and_exact_duplicates(self, index):
         pool = Retriever(index, pool=20, counter=RegexCounter()).retrieve("w1 w2 w3")
         at = {name: k for k, name in enumerate(pool.ids)}
@@ -117,6 +132,12 @@ class TestIndex:
         assert pool.dates[at["copy"]] == "2024-05-01"
         block = render_context(b.passage for b in merged(pool, [at["a0"], at["a1"]]))
         assert block == "T\n" + " ".join(_WORDS[:45])
+
+    def test_windows_that_overlap_are_no_duplicates(self):
+        passages = _windows("a", size=60, step=2)
+        found = Repetition.build(passages)
+        assert found.copies > 0
+        assert found.among(range(len(passages)), passages) is None
 
     def test_texts_that_say_who_beat_whom_are_no_duplicates(self):
         rest = " ".join(_WORDS[:60]).replace("w", "x")

@@ -96,6 +96,15 @@ def test_scores_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(again.asked) == 3
 
 
+def test_a_reranker_must_give_a_finite_score_a_pair() -> None:
+    class Broken(Overlap):
+        def score(self, pairs: Sequence[Pair], progress: Progress | None = None) -> FloatArray:
+            return np.full(len(pairs), np.nan)
+
+    with pytest.raises(InputError, match="not finite"):
+        scored_pairs(Broken(), PAIRS, cache=False)
+
+
 def test_pools_carry_scores_features_and_rankings(rivers: Dataset, river_index: CorpusIndex) -> None:
     question = rivers.questions[1]
     retriever = Retriever(river_index, pool=6, rerankers=[Overlap()])

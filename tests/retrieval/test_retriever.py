@@ -11,6 +11,7 @@ import pytest
 
 from mio_rag.context import SEPARATOR, RegexCounter, render_passage
 from mio_rag.corpora.dataset import Dataset
+from mio_rag.errors import InputError
 from mio_rag.retrieval import CorpusIndex, Retriever, reciprocal_rank_fusion
 from mio_rag.retrieval.texts import embedded_text
 from mio_rag.types import Passage
@@ -88,3 +89,12 @@ def test_lexical_scores_reach_the_end_of_the_corpus() -> None:
     assert truth.argmin() == 149
     np.testing.assert_allclose(pool.scores["bm25"], truth[[int(i) for i in pool.ids]], rtol=1e-4)
     assert pool.scores["bm25"].all()
+
+
+def test_fusion_by_hand() -> None:
+    fused = reciprocal_rank_fusion([[7, 3], [3, 9, 7]], k=60)
+    assert fused == pytest.approx({7: 1 / 61 + 1 / 63, 3: 1 / 62 + 1 / 61, 9: 1 / 62})
+    assert reciprocal_rank_fusion([[5, 6], [6]], k=0) == pytest.approx({5: 1.0, 6: 1.5})
+    assert reciprocal_rank_fusion([]) == {}
+    with pytest.raises(InputError, match="k=-1"):
+        reciprocal_rank_fusion([[1]], k=-1)

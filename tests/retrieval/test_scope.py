@@ -59,6 +59,13 @@ def test_a_question_names_a_document(question: str, document: int | None, rest: 
         assert np.flatnonzero(scope.documents >= 0.999).tolist() == [document]
 
 
+def test_two_named_documents_are_both_in_scope() -> None:
+    found, terms = identities(CONTRACTS)
+    scope = found.of("Do Alder and Gorse pay interest?", terms.words)
+    assert scope.rest is None
+    assert scope.documents.tolist() == [1.0, 0.0, 0.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("question", "documents", "rest"),
     [
@@ -83,6 +90,12 @@ def test_documents_that_are_compared(question: str, documents: list[int], rest: 
     scope = found.of(question, terms.words)
     assert np.flatnonzero(scope.documents >= 0.999).tolist() == documents
     assert (scope.rest and " ".join(scope.rest.split())) == rest
+
+
+def test_two_documents_have_no_scope() -> None:
+    found, terms = identities({name: CONTRACTS[name] for name in ("a.txt", "b.txt")})
+    scope = found.of("In the lease agreement between Cedar Homes and Doric Limited: who pays?", terms.words)
+    assert (scope.documents.tolist(), scope.rest) == ([1.0, 1.0], None)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """Sentences of an index: built with it, kept with it, handed out with a pool."""
 
+import json
+
 import numpy as np
 import pytest
 
+from mio_rag.errors import IndexFormatError
 from mio_rag.retrieval import CorpusIndex, TfidfEmbedder
 from mio_rag.retrieval.sentences import SentenceIndex
 from mio_rag.types import Passage
@@ -42,3 +45,24 @@ def test_sentences_that_passages_share_are_embedded_once():
     assert sorted(given) == sorted(set(given))
     assert len(found) == 2 * len(given) == sum(told)
     assert np.array_equal(found.of([0, 1, 2]).embeddings, found.of([3, 4, 5]).embeddings)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_they_come_back_from_disk(index, tmp_path, mapped):
+    read = CorpusIndex.load(index.save(tmp_path / "index"), mapped=mapped).sentences
+    for one, other in zip(
+        read.of([0, 1, 2]).__dict__.values(), index.sentences.of([0, 1, 2]).__dict__.values(), strict=True
+    ):
+        assert np.array_equal(one, other)
+
+
+def test_sentences_of_other_passages_are_refused(index, tmp_path):
+    folder = index.save(tmp_path / "index")
+    with pytest.raises(IndexFormatError, match="does not fit"):
+        SentenceIndex.load(folder, 2, index.dimensions)
+    with pytest.raises(IndexFormatError, match="does not fit"):
+        SentenceIndex.load(folder, 3, index.dimensions + 1)
+    (folder / "sentences.npy").write_bytes(b"no array")
+    with pytest.raises(IndexFormatError, match="cannot be read"):
+        SentenceIndex.load(folder, 3, index.dimensions)
+    assert "sentences.npy" in json.loads((folder / "manifest.json").read_text())["sha256"]

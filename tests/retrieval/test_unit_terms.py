@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mio_rag.retrieval.texts import between_units, context_of, embedded_text, file_name, unit_text
-from mio_rag.retrieval.unit_terms import UnitTerms
+from mio_rag.retrieval.unit_terms import TERMS_FILE, UnitTerms
 from mio_rag.retrieval.words import Words
 from mio_rag.types import Passage, Unit
 from tests.retrieval.documents import documents
@@ -101,3 +101,12 @@ def test_names_of_files_say_whose_a_page_is(source: str, title: str, name: str) 
     whole = Passage("1", "All data.", title, source, units=(Unit(0, 9),))
     assert embedded_text(whole) == (f"{name} > {title}\nAll data." if name else f"{title}\nAll data.")
     assert embedded_text(Passage("1", "All data.", title, source)) == f"{title}\nAll data."
+
+
+def test_damaged_parts_are_refused(tmp_path: Path) -> None:
+    UnitTerms.build(documents()).save(tmp_path)
+    with np.load(tmp_path / TERMS_FILE) as data:
+        arrays = dict(data)
+    np.savez(tmp_path / TERMS_FILE, **arrays | {"rows": arrays["rows"][:-1]})
+    with pytest.raises(ValueError, match="do not fit together"):
+        UnitTerms.load(tmp_path)

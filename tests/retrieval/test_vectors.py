@@ -152,6 +152,17 @@ def test_rows_on_disk_are_found_as_in_memory(
     assert found.search(queries, 5000)[0].shape == (7, 1000)
 
 
+def test_what_is_no_such_file_is_left_to_faiss(tmp_path: Path) -> None:
+    path = tmp_path / "dense.faiss"
+    written(unit(300, 32), "pq", path)
+    assert open_vectors(path) is None
+    written(unit(300, 32), "8bit", path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:20], whole[:60], whole[:80], whole[:-1], whole + b"x", b"IxFI" + whole[4:]):
+        path.write_bytes(damaged)
+        assert open_vectors(path) is None
+
+
 def test_links_stay_on_disk(demo_index: CorpusIndex, tmp_path: Path) -> None:
     links = demo_index.links
     assert links is not None

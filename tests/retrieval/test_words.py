@@ -51,8 +51,20 @@ def test_languages_are_known_by_their_stop_words(language: str, text: str, one: 
     assert (Words.foreign([text] * 30) is None) == (language == "english")
 
 
+def test_scripts_keep_their_own_languages() -> None:
+    texts = ["Он не знал, что это было в городе и на реке."] * 9 + ["七年战争是欧洲的战争"] * 9 + ["A Paris"]
+    assert Words.of(texts).languages == ("english", "russian")
+    assert Words.of(["granite 42"]).languages == ("english",)
+    assert Words.foreign(["granite 42"]) is None
+    assert Words.of(["Xin chào các bạn đang đọc bài viết này hôm nay"] * 40).languages == ()
+
+
 def test_every_language_stems() -> None:
     for language in STOP_WORDS:
         assert Words([language])("internationale 12") != []
     with pytest.raises(InputError, match="klingon"):
         Words(["klingon"])
+
+
+def test_a_year_or_quarter_of_a_company_is_its_number() -> None:
+    assert Words()("Q4 of FY2023, FY22, 2023Q4, Q22021") == ["q4", "2023", "2022", "2023", "q4", "q2", "2021"]

@@ -89,6 +89,11 @@ def test_two_rows_pay_for_their_header_once() -> None:
     )
 
 
+def test_a_row_is_not_read_where_its_header_does_not_fit() -> None:
+    pool = document_pool([("Loen | 54 | 61", TABLE, 0.9)])
+    assert Selector(units="auto").select(pool, 10, COUNTER).chosen == ()
+
+
 def test_the_likeliest_row_that_does_not_fit_with_its_header_is_noted(tmp_path: Path) -> None:
     table = "| Harbour | Berths for yachts | Berths for fishing boats |\n|---|---|---|\n| Loen | 54 | 61 |\n"
     (tmp_path / "harbours.md").write_text(f"# Harbours\n\n{table}| Olden | 12 | 15 |\n\nFreight counts.\n")
@@ -155,6 +160,12 @@ def test_short_units_are_not_bought_for_being_short() -> None:
     assert text in selection.texts[0]
 
 
+def test_whole_passages_hold_their_lines_too() -> None:
+    pool = document_pool([("Loen | 54 | 61", TABLE, 0.9), ("Olden | 12 | 15", TABLE, 0.1)])
+    selection = Selector(units="passages").select(pool, 16, COUNTER)
+    assert selection.texts == ("Fares\nFare | Summer | Winter\nLoen | 54 | 61",)
+
+
 def test_a_question_that_names_a_document_is_answered_from_it() -> None:
     rows = [("Loen | 54 | 61", TABLE, 0.7), ("Olden | 12 | 15", TABLE, 0.6)]
     pool = document_pool(rows, sources=["a.md", "b.md"], titles=["A", "B"])
@@ -198,6 +209,13 @@ def test_what_lies_apart_in_a_document_is_parted_by_a_line(tmp_path: Path, headi
     assert lines[-1] == "The whale sings at night."
     assert "The whale eats krill." in lines
     assert "\u2026" not in lines
+
+
+def test_english_cosines_do_not_rank_other_scripts() -> None:
+    rows = [("Loen | 54 | 61", TABLE, 0.1), ("Olden | 12 | 15", TABLE, 0.9)]
+    pool = document_pool(rows, embedder="sentence-transformers:72362722b466552f", question="青石塔在哪里?")
+    first, second = DocumentModel().unit_relevance(pool)
+    assert first == second
 
 
 def test_of_documents_that_surely_do_not_answer_only_the_best_is_read(tmp_path: Path) -> None:

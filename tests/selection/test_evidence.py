@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mio_rag.context import in_prompt_order
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel, Stage
@@ -80,3 +81,16 @@ def test_redundancy_by_relevance(radius: float) -> None:
         vectors = c.embeddings.astype(float)  # type: ignore[union-attr]
         gram = np.sqrt(np.outer(most, most)) * (vectors @ vectors.T)
         assert np.linalg.eigvalsh(gram).min() > -1e-9
+
+
+def test_prompt_orders() -> None:
+    c = pool(5, relevance=[0.1, 0.9, 0.5, 0.7, 0.3], positions=[3, 4, 0, 2, 1])
+    assert in_prompt_order(c, range(5), "best_first") == (1, 3, 2, 4, 0)
+    assert in_prompt_order(c, range(5), "document") == (2, 4, 3, 0, 1)
+    for order in ("best_first", "document"):
+        chosen = replace(PLAIN, prompt_order=order).select(c, 1000)  # type: ignore[arg-type]
+        assert chosen.chosen == in_prompt_order(c, range(5), order)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="needs candidates with positions"):
+        replace(PLAIN, prompt_order="document").select(replace(c, positions=None), 100)
+    with pytest.raises(InputError, match="prompt_order must be best_first"):
+        replace(PLAIN, prompt_order="worst")  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from mio_rag.errors import InputError
 from mio_rag.evaluation.tune import Goal, TuneSettings
 from mio_rag.frontier.dataset import FrontierSettings
 from mio_rag.frontier.paths import query_frontier
+from mio_rag.methods import make_methods
 from mio_rag.pool import Candidates
 from mio_rag.solvers import Status
 from tests.selection.pools import replace
@@ -88,6 +89,33 @@ def test_optimum_objective_notes_and_reasons(seed: int) -> None:
             assert exact <= 1e-6
 
 
+def test_only_what_has_no_price_is_asked_for_together() -> None:
+    c = pool(tokens=[30] * 10)
+    stuck = made(
+        SideConstraints(cover="labels", previous=("p1",), change_price=0.1, prices={"clusters": 0.1}),
+        must_include=("p1", "p2", "p3"),
+        solver="greedy",
+    ).select(c, 65)
+    assert stuck.result.x is None
+    assert "asked for, together: at most 65 tokens" in replace(stuck, conflict=None).explain()
+    exact = replace(everything(c), must_include=("p1", "p2", "p3")).select(c, 65)
+    assert exact.result.status is Status.INFEASIBLE
+    assert exact.conflict.parts == ("at most 65 tokens", "'p1' in", "'p2' in", "'p3' in")
+    assert exact.conflict.smallest_budget == 90
+    assert exact.notes[-1].startswith("'gone': of the previous selection")
+
+
+def test_hard_needs_outside_the_pool_are_a_reason() -> None:
+    c = pool(6)
+    side = SideConstraints(needs={"p1": ["header"], "p2": ["p3"]}, conflicts=[("p4", "p5")])
+    chosen = made(side).select(c, 1000)
+    why = {d.id: d.reason for d in chosen.decisions}
+    assert why["p1"] == "cannot be chosen: 'p1' needs 'header', which is not in the pool"
+    assert chosen.notes == ("'p1': cannot be read, without a need that is not in this question's pool",)
+    left_out = next(i for i in ("p4", "p5") if i not in chosen.ids)
+    assert why[left_out].endswith("but: not both of 'p4', 'p5'")
+
+
 def test_a_conversation_of_many_turns() -> None:
     """Each turn against every selection, by what is said of changes; the first turn is free."""
     side = SideConstraints(max_changes=3, change_price=0.02)
@@ -147,3 +175,14 @@ def test_a_conversation_of_many_turns() -> None:
 def test_what_would_be_ignored_is_refused(make, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_rankings_do_not_follow_prices() -> None:
+    """What may be broken at a price is part of the program, and rankings do not maximise it."""
+    c, names = pool(N), ["topk", "topk:3", "mmr", "density"]
+    priced, bare = everything(c), make_methods(names, made(SideConstraints()))
+    for method, plain in zip(make_methods(names, priced), bare, strict=True):
+        assert method.selector.select(c, 150).ids == plain.selector.select(c, 150).ids
+    assert len(make_methods(["topk:3"], priced)[0].selector.select(c, 150).ids) == 3
+    hard = make_methods(["topk"], made(SideConstraints(conflicts=[("p1", "p2")])))[0]
+    assert not {"p1", "p2"} <= set(hard.selector.select(c, 1000).ids)

@@ -99,6 +99,24 @@ def test_reasons_by_hand() -> None:
     )
 
 
+def test_an_item_that_pays_only_in_company_is_not_called_worthless() -> None:
+    """p1 is worth -0.02 alone and +0.78 beside p0, for which there is no room."""
+    candidates = simple([0.9, 0.0], [5, 5], embeddings=[[1.0, 0.0], [-0.8, 0.6]])
+    chosen = Selector.raw(redundancy_weight=1.0, passage_penalty=0.02).select(candidates, 9)
+    assert chosen.ids == ("p0",)
+    assert chosen.decisions[1].reason.startswith("would add 0.78, but needs 5 tokens and 4 are left")
+
+
+def test_an_exchange_that_a_row_forbids_is_not_proposed() -> None:
+    """p2 would be better than p1, but its source is full once p0 stays."""
+    candidates = simple([0.9, 0.3, 0.8], [5, 4, 5], sources=["s", "t", "s"])
+    why = reasons(Selector.raw(redundancy_weight=0, passage_penalty=0, max_per_source=1), candidates, 9)
+    assert why["p2"] == "would add 0.80, but 'at most 1 from source 's'' is full"
+    low = simple([0.9, 0.1, 0.8], [5, 5, 6], sources=["s", "t", "t"])
+    keep = Selector.raw(redundancy_weight=0, passage_penalty=0, must_include=["p0", "p1"])
+    assert "no single passage could make room" in reasons(keep, low, 11)["p2"]
+
+
 def test_explain_and_to_dict_list_every_candidate_once() -> None:
     chosen = Selector.raw().select(pool(), 80)
     lines = chosen.explain().splitlines()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mio_rag.allocation import allocate
+from mio_rag.errors import InputError
 from mio_rag.frontier import query_frontier
 from mio_rag.pool import Candidates
 from mio_rag.relevance import RelevanceModel, Stage
@@ -63,6 +64,15 @@ def test_benefits_are_what_the_formula_says_and_solved_exactly(seed: int) -> Non
     assert chosen.result.is_optimal
     assert chosen.result.objective == pytest.approx(best, abs=1e-6)
     assert worth(tuple(sorted(chosen.chosen))) == pytest.approx(best, abs=1e-6)
+
+
+def test_blank_sources_and_single_passages_relate_nothing() -> None:
+    selector = replace(PLAIN, link_benefit=0.5)
+    for sources in (["", "", " "], ["a", "b", "c"]):
+        program = selector.program(pool([0.9, 0.5, 0.2], sources), 30)
+        assert not np.any(program.pairwise)
+    with pytest.raises(InputError, match="evidence links or sources"):
+        selector.select(pool([0.9, 0.5, 0.2]), 30)
 
 
 def test_auto_relates_siblings_where_relevance_is_a_probability_only() -> None:

@@ -107,3 +107,10 @@ class TestAuto:
         assert (found.unit, found.worst_case is None) == ("passage", False)
         with pytest.raises(InputError, match="excludes a radius of the candidates"):
             Selector(units="sentences").select(unsure, 120, COUNTER)
+
+    def test_places_in_a_large_corpus_are_places(self, given: Candidates) -> None:
+        for moved in (given.positions + 2**40, given.positions - 10**6):
+            far = replace(given, positions=moved)
+            for units in ("sentences", "auto"):
+                one, other = (Selector(units=units).select(p, 60, COUNTER) for p in (given, far))
+                assert one.texts == other.texts

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mio_rag.context import render_context
 from mio_rag.errors import InputError
 from mio_rag.pool import Candidates
+from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.constraints import SideConstraints
 from mio_rag.selection.selector import Selector
 from mio_rag.solvers import Status
@@ -38,6 +39,16 @@ def test_the_assembled_block_never_exceeds_the_budget(budget: int, extra: int) -
     assert chosen.tokens_used == counter.count([block])[0] <= budget
     # one passage always fits, and as many as the counter admits
     assert len(chosen.chosen) == max(k for k in range(1, 13) if 10 * k + extra * (k - 1) <= budget)
+
+
+def test_what_is_asked_for_may_not_fit_as_a_block() -> None:
+    both = Selector.raw(redundancy_weight=0, must_include=["p0", "p1"])
+    chosen = both.select(pool(tokens=[10] * 12), 20, Whole(10, 5))
+    assert chosen.result.status is Status.INFEASIBLE
+    assert chosen.chosen == ()
+    assert chosen.tokens_used == 0
+    assert "within" in chosen.result.message
+    assert "of 20" in chosen.result.message
 
 
 def test_counts_sources_and_wishes() -> None:
@@ -113,6 +124,15 @@ def test_an_empty_selection_says_why_and_what_would_change_it(settings, relevanc
     assert chosen.notes[0] in chosen.explain()
 
 
+def test_a_question_beside_the_collection_is_noted(demo_index: CorpusIndex) -> None:
+    retriever, asked = Retriever(demo_index), "What is the capital of Peru?"
+    chosen = Selector().select(retriever.retrieve(asked), 256)
+    assert "the collection may not hold the answer" in chosen.notes[-1]
+    assert len(Selector.preset("frugal").select(retriever.retrieve(asked), 256).ids) <= len(chosen.ids)
+    inside = retriever.retrieve("Which tower is taller, Bell Rock Lighthouse or Skerryvore?")
+    assert Selector().select(inside, 256).notes == ()
+
+
 def test_what_the_pool_lacks_is_named() -> None:
     bare = simple([0.5], [4])
     for selector, message in (
@@ -128,6 +148,17 @@ def test_what_the_pool_lacks_is_named() -> None:
             selector.select(bare, 9)
     with pytest.raises(InputError, match="no candidates"):
         Selector.raw().choose(Candidates([], [], [], []), 9)
+
+
+def test_the_radius_of_the_candidates_takes_precedence() -> None:
+    base = pool()
+    own = pool(radius=0.2)
+    robust = Selector.raw(radius=0.2).program(base, 90)
+    assert np.array_equal(Selector.raw(radius=0.7).program(own, 90).linear, robust.linear)
+    assert np.all(robust.linear < Selector.raw().program(base, 90).linear)
+    assert np.array_equal(
+        Selector.raw(radius=0.7).program(pool(radius=0), 90).linear, Selector.raw().program(base, 90).linear
+    )
 
 
 POOLS = st.builds(pool, st.integers(2, 9), st.integers(0, 10**6))
@@ -174,6 +205,13 @@ def test_robust_is_never_above_nominal(candidates: Candidates, radius: float, no
         Selector.raw(redundancy_weight=0.4, radius=radius, norm=norm).select(candidates, 60).result.objective
     )
     assert robust <= nominal + 1e-9
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=12, unique=True), st.integers(1, 12))
+@settings(max_examples=30, deadline=None)
+def test_equal_costs_without_redundancy_are_top_k(scores: list[int], k: int) -> None:
+    chosen = PLAIN.select(simple([s / 10**6 for s in scores], [7] * len(scores)), 7 * k)
+    assert [scores[i] for i in chosen.chosen] == sorted(scores, reverse=True)[:k]
 
 
 def test_the_door_checks_the_whole_block_by_the_counter_that_priced_it() -> None:

@@ -70,6 +70,12 @@ class TestSegments:
             counted = block_tokens(far, chosen, _COUNTER, True)
             assert shared.own @ x + shared.segments.cost(x) == counted
 
+    def test_without_places_or_company_nothing_is_shared(self):
+        candidates = pool()
+        assert shared_costs(dataclasses.replace(candidates, spans=None), _COUNTER) is None
+        alone = dataclasses.replace(candidates, sources=[str(k) for k in range(6)])
+        assert shared_costs(alone, _COUNTER) is None
+
     def test_the_program_finds_what_enumeration_finds(self):
         rng = np.random.default_rng(3)
         for _ in range(20):
@@ -171,6 +177,24 @@ class TestNearDuplicates:
         found = Selector(passage_penalty=0.0, units=units).select(pool, 100, counter)
         assert found.ids == ("new",)
 
+    def test_a_newer_version_that_must_not_be_read_replaces_nothing_and_is_not_named(self):
+        given = dataclasses.replace(
+            self.versions(),
+            dates=["2024-01-31", "2024-06-30", "2025-01-01"],
+            duplicates=np.full((3, 3), 0.9) - 0.9 * np.eye(3),
+        )
+        found = plain(must_exclude=("other",)).select(given, 100)
+        said = next(d.reason for d in found.decisions if d.id == "old")
+        assert found.ids == ("new",)
+        assert said == "not read: an older version of 'new' (2024-06-30)"
+
+    def test_what_must_be_read_is_read(self):
+        dated = self.versions(["2023-01-01", "2024-06-30", ""])
+        assert plain(must_include=("old",)).select(dated, 100).ids == ("old", "other")
+        assert plain(must_exclude=("new",)).select(dated, 100).ids == ("old", "other")
+        both = plain(must_include=("old", "new")).select(dated, 100)
+        assert set(both.ids) == {"old", "new", "other"}
+
 
 class TestAttacks:
     def embedded(self, **more):
@@ -208,3 +232,25 @@ def test_texts_that_count_as_nothing_in_pieces_cost_something() -> None:
     found = Selector(relevance_model="given", passage_penalty=0.0).select(given, 1, Fourths())
     assert found.ids == ("a",)
     assert found.tokens_used <= 1
+
+
+class TestAnotherBudget:
+    def test_what_is_known_of_a_pool_serves_another_budget(self):
+        selector = Selector(relevance_model="given", token_price=0.001)  # the price of a passage is adaptive
+        candidates = dataclasses.replace(pool(), tokens=np.array([60, 21, 21, 21, 21, 21]))
+        known = selector.choose(candidates, 30, _COUNTER).formulation
+        for budget in (200, 100, 30):
+            made = selector.choose(candidates, budget, _COUNTER, known=known)
+            fresh = selector.choose(candidates, budget, _COUNTER)
+            assert made.chosen == fresh.chosen
+            assert made.result.objective == pytest.approx(fresh.result.objective, abs=1e-12)
+            assert made.formulation.penalty(budget) == fresh.formulation.penalty(budget)
+            known = made.formulation
+
+
+class TestReasons:
+    def test_a_note_says_what_reading_once_saves(self):
+        found = plain().select(pool(3), 100, _COUNTER)
+        saved = int(found.candidates.tokens.sum()) - found.tokens_used
+        assert found.notes == (f"3 passages of the same documents joined into 1 text: {saved} tokens saved",)
+        assert plain(max_passages=1).select(pool(3), 100, _COUNTER).notes == ()

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from mio_rag.context import RegexCounter, block_tokens, render_context
+from mio_rag.context import APART, RegexCounter, block_tokens, render_context
 from mio_rag.pool import Candidates
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.selection.program import Formulation
@@ -131,6 +131,31 @@ class TestCut:
         assert newer in SENTENCES.select(dated, 50, COUNTER).notes
         assert same in SENTENCES.select(undated, 50, COUNTER).notes
 
+    def test_of_near_duplicates_what_is_not_cut_replaces_nothing(self):
+        texts = ["The bridge closes at nine.", "The bridge closes at ten.", "The bridge closes at noon."]
+        alike = np.array([[0, 0.9, 0], [0.9, 0, 0.9], [0, 0.9, 0]])
+        given = pool(texts, [0.2, 0.4, 0.9], duplicates=alike)
+        assert sorted(cut(given).candidates.cut_from) == ["p0", "p2"]
+        assert cut(given).not_cut == {1: 2}
+
+    def test_what_a_required_passage_says_is_not_said_again(self):
+        given = pool(["Bread needs flour. Salt helps.", "Bread  needs flour. Rome lies far."], [0.1, 0.9])
+        found = cut(given, fixed=[1, -1]).candidates
+        assert sorted(found.texts) == ["Bread needs flour.", "Rome lies far.", "Salt helps."]
+        assert found.cut_from[found.texts.index("Bread needs flour.")] == "p0"
+
+    def test_the_same_words_about_two_things_are_two_sentences(self):
+        texts = ["It stands in the sea. Its tower has 48 metres."] * 2
+        towers = pool(texts, [0.9, 0.4], titles=["Skerryvore", "Ardmore"], dates=["2019-01-01", "2024-01-01"])
+        assert sorted(cut(towers).candidates.cut_from) == ["p0", "p0", "p1", "p1"]
+        versions = replace(towers, titles=["Skerryvore"] * 2)
+        assert sorted(cut(versions).candidates.cut_from) == ["p1", "p1"]
+
+    def test_rows_and_items_keep_their_lines(self):
+        table = "## Opening hours\n- Museum: 10 to 18\n- Cafe: 9 to 17. Tea is free.\n\nThe Arno is long."
+        given = pool([table], [0.9], spans=[(0, len(table))], titles=["Arno"], sources=["arno.md"])
+        assert SENTENCES.select(given, 200, COUNTER).texts == (table,)
+
     def test_a_required_passage_is_read_by_its_name_where_others_hold_its_text(self):
         inner = "Bread is sold on its banks. The Arno is 241 kilometres long."
         at, end = DOCUMENT.index(inner), DOCUMENT.index(inner) + len(inner)
@@ -206,6 +231,13 @@ class TestSelect:
         assert program.linear == pytest.approx(
             made.candidates.relevance - penalty - 0.002 * program.costs, abs=1e-12
         )
+
+    def test_titles_are_paid_once(self):
+        made = Formulation(SENTENCES, windows(), COUNTER)
+        everything = made.program(60).cost(np.ones(len(made.candidates)))
+        read = COUNTER.count([f"Arno\n{DOCUMENT}"])[0]
+        marks = COUNTER.count([APART])[0] * (len(made.candidates) - 1)
+        assert read <= everything <= read + marks < made.candidates.tokens.sum()
 
     def test_passages_that_must_be_read_are_read_whole_and_excluded_ones_are_not_cut(self):
         given = pool([DOCUMENT, "Bread needs flour. It needs salt."], [0.8, 0.1])
@@ -292,3 +324,18 @@ def test_documents_that_contradict_themselves_are_read_apart_from_an_index_too()
         assert not any("red" in text and "blue" in text for text in read)
         assert any("red" in text for text in read)
         assert any("blue" in text for text in read)
+
+
+def test_a_document_that_contradicts_itself_is_not_taken_for_one_that_has_its_passage_s_name() -> None:
+    given = pool(
+        ["The bridge is red and old.", "bridge is blue and old.", "Cats are nice and soft."],
+        [0.9, 0.9, 0.9],
+        spans=[(0, 26), (4, 27), (40, 63)],
+        titles=["T"] * 3,
+        sources=["x", "x", "p0"],
+        positions=range(3),
+    )
+    chosen = Selector(passage_penalty=0.0, units="sentences", relevance_model="given").select(
+        given, 300, COUNTER
+    )
+    assert sorted(block.passage.source for block in chosen.blocks) == ["p0", "x", "x"]

@@ -173,6 +173,24 @@ def test_a_client_gets_a_selection_in_front_of_its_model(demo_index: CorpusIndex
     assert any("temperature has no effect" in note["text"] for note in more["notes"])
 
 
+def test_a_client_reads_a_stream(demo_index: CorpusIndex, connected: Any) -> None:
+    writer = Writer()
+    writer.go_on.set()
+    client = connected(create_app(demo_index, writer))
+    stream = client.chat.completions.create(
+        model="writer",
+        messages=[{"role": "user", "content": QUESTION}],
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    assert [c.choices[0].delta.content for c in chunks if c.choices and c.choices[0].delta.content] == PIECES
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-2].model_extra["mio_rag"]["parts"]
+    assert chunks[-1].usage.completion_tokens == 5
+
+
 def test_a_model_is_a_reader_by_a_policy(demo_index: CorpusIndex, connected: Any) -> None:
     readers = {name: ScriptedGenerator(lambda prompt, name=name: name) for name in ("large", "org/small")}
     client = connected(create_app(demo_index, readers))
@@ -243,6 +261,17 @@ def test_an_answer_that_the_documents_hardly_hold_says_so(
     assert "answerable" in codes
     text, codes = asked("How many days of leave are there?")
     assert (text, "answerable" in codes) == ("With flour.", False)
+
+
+def test_nothing_to_read_is_said_and_no_model_is_asked(demo_index: CorpusIndex, connected: Any) -> None:
+    reader = ScriptedGenerator(lambda prompt: "from memory")
+    client = connected(create_app(demo_index, reader, policy="frugal"))
+    asked = {"model": "scripted", "messages": [{"role": "user", "content": "What is the capital of Peru?"}]}
+    done = client.chat.completions.create(**asked)
+    assert done.choices[0].message.content == "These documents probably do not answer the question."
+    chunks = client.chat.completions.create(**asked, stream=True)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == done.choices[0].message.content
+    assert reader.prompts == []
 
 
 def test_keys_and_their_budgets_hold_for_clients(

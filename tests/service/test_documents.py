@@ -157,6 +157,23 @@ def test_documents_that_lack_a_key_are_named_but_not_those_of_others(folder: Pat
             assert ("'salary'" in asked(key, "/select", "salery=1")["error"]["message"]) is known
 
 
+def test_files_that_could_not_be_read_are_told_of_but_not_those_of_others(
+    folder: Path, tmp_path: Path
+) -> None:
+    (folder / "broken.docx").write_bytes(b"no archive")
+    (own, own_table), (other, other_table) = new_key("own"), new_key("other")
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'{own_table}where = "source!=b.md"\n{other_table}where = "source=*.md"\n')
+    app = create_app(Documents(str(folder), TFIDF), make_generator("extractive"), keys=Keys(keys))
+    asked = {**ASKED, "question": "How do I bake bread without yeast?"}
+    with TestClient(app) as client:
+        for key, told in ((own, True), (other, False)):
+            head = {"Authorization": f"Bearer {key}"}
+            for path in ("/select", "/ask"):
+                notes = client.post(path, json=asked, headers=head).json()["notes"]
+                assert ("unread_files" in [one["code"] for one in notes]) is told
+
+
 def test_a_filter_of_the_service_holds_for_everything(folder: Path) -> None:
     documents = Documents(str(folder), TFIDF, where=Filter("tenant=b"))
     with TestClient(create_app(documents, make_generator("extractive"))) as client:

@@ -335,6 +335,18 @@ def test_near_its_end_a_key_that_refuses_reads_no_less_than_was_asked(asking: An
     assert client.post("/ask", json={**BODY, "budget_tokens": 40, "max_tokens": 8}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "tokens"), [("/v1/chat/completions", 1650), ("/ask", 1200), ("/select", 1024)]
+)
+def test_the_guide_names_what_one_question_needs(asking: Any, path: str, tokens: int) -> None:
+    asked = (
+        {"messages": [{"role": "user", "content": QUESTION}]} if "chat" in path else {"question": QUESTION}
+    )
+    for day, status in ((tokens, 200), (tokens - 100, 429)):
+        client, _ = asking(f"tokens = {{ day = {day} }}\n", ScriptedGenerator(lambda prompt: "48"))
+        assert client.post(path, json=asked).status_code == status
+
+
 def test_a_wrong_key_is_told_from_none(asking: Any) -> None:
     client, _ = asking("")
     said = [
@@ -374,3 +386,14 @@ def test_a_request_that_fails_pays_for_what_was_sent_to_the_reader(
     assert spent() == 0
     assert client.post("/ask", json=BODY).status_code == status
     assert 50 < spent() < 1000
+
+
+def test_a_shrunk_budget_reads_less(asking: Any) -> None:
+    reader, month_begins = ScriptedGenerator(lambda prompt: "Skerryvore"), Clock(BERLIN, 2026, 11, 1, 1)
+    rates = {"scripted": Rate("scripted", 1.0, 1.0)}
+    client, _ = asking(
+        'tokens = { month = 5000 }\nwhen_spent = "shrink"\n', reader, clock=month_begins, rates=rates
+    )
+    budgets = [client.post("/ask", json=BODY).json()["budget"] for _ in range(3)]
+    assert budgets[0] == 256
+    assert budgets[0] > budgets[1] > budgets[2]

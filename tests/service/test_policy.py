@@ -80,6 +80,21 @@ def test_an_answer_tells_its_way_and_what_it_cost(client: TestClient) -> None:
     assert health == {"name": "mine", "sha256": policy["sha256"], "problem": None}
 
 
+def test_a_change_of_a_file_that_a_policy_names_is_taken_over(
+    demo_index: CorpusIndex, tmp_path: Path
+) -> None:
+    own, path = tmp_path / "own.toml", tmp_path / "mine.toml"
+    own.write_text("horizon = 2\n")
+    path.write_text('[price]\ntoken = 0.001\n[repeat]\nby = "mdp"\nprocess = "own.toml"\n')
+    with TestClient(create_app(demo_index, ScriptedGenerator(said), policy=str(path))) as client:
+        first = client.get("/health").json()["policy"]
+        assert client.get("/health").json()["policy"] == first
+        changed(own, "horizon = 2\n\n")
+        second = client.get("/health").json()["policy"]
+    assert first["problem"] is second["problem"] is None
+    assert first["sha256"] != second["sha256"]
+
+
 @pytest.mark.parametrize("damage", ["bytes", "gone", "wrong", "router", "bandit"])
 def test_a_damaged_file_leaves_the_old_policy_in_force(client: TestClient, file: Path, damage: str) -> None:
     first = client.post("/ask", json=ASKED).json()["policy"]

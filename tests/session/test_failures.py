@@ -1,6 +1,7 @@
 """Whatever fails on the way: what was done and spent until then is on record; faults are seen."""
 
 import json
+import math
 import time
 from collections.abc import Callable
 
@@ -86,6 +87,16 @@ def test_a_model_that_cannot_be_measured_is_asked_no_further(river_index: Corpus
     assert len(model.given) == 1
 
 
+def test_what_fails_before_the_first_call_has_an_empty_trace() -> None:
+    tight = agent("fixed-2", None, limits=Limits(tokens=30))
+    trace = check(tight.attempt(COMPARISON, ScriptedGenerator(said), 60), [])
+    assert trace.steps == ()
+    narrow = ScriptedGenerator(said, window=20)
+    assert "no room" in str(check(agent("fixed-2", None).attempt(COMPARISON, narrow, 60), []).error)
+    with pytest.raises(InputError, match="budget_tokens=0"):
+        tight.attempt(COMPARISON, ScriptedGenerator(said), 0)
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("calls", [0, 3])
 def test_interrupts_are_passed_on(calls: int, kind: type[BaseException], river_index: CorpusIndex) -> None:
@@ -129,6 +140,18 @@ def test_parts_add_up_and_roll_up_even_where_one_fails(failing: bool) -> None:
     columns = cost_columns(costs, Prices({"small": (1, 2), "large": (10, 30)}), answered=True)
     dollars = (30 + 2 * 5 + (0 if failing else 10 * 100 + 30 * 20)) / 1e6
     assert columns["dollars"] == pytest.approx(dollars)
+
+
+def test_money_is_not_guessed() -> None:
+    prices = Prices({"large": (10, 30)})
+    assert prices.of("small", 1, 0) is None
+    assert prices.of("small", 0, 0) == 0
+    assert nested(False).total().dollars(prices) is None
+    assert Costs().total().dollars(prices) == 0
+    wrong = {"a": (1,), "b": (1, -1), "c": ("x", 1), "d": (1, math.inf), "e": (math.nan, 1)}
+    with pytest.raises(InputError) as found:
+        Prices(wrong)  # type: ignore[arg-type]
+    assert len({problem.split("]")[0].split(" ")[0] for problem in found.value.problems}) >= 5
 
 
 def test_models_share_the_limit_and_keep_their_replies_apart() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mio_rag.allocation.pacer import Pacer
-from mio_rag.errors import InfeasibleError, InputError
+from mio_rag.errors import InfeasibleError, InputError, StateError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.policies.make import workflow_session
 from mio_rag.policies.setup import ControlSettings, Setup
@@ -97,6 +97,17 @@ def answered(
     """The checked trace of a question, and its model."""
     model = Watched(says or said)
     return check(controller(workflow, index, **settings).attempt(COMPARISON, model, 60), model), model
+
+
+class Broken:
+    """A decider that cannot decide for sub-questions, such as a bandit whose log cannot be read."""
+
+    serves_parts = True
+
+    def decide(self, state: State, proposed: tuple[Action, ...]) -> tuple[Action, ...]:
+        if state.parent is not None:
+            raise StateError("the log cannot be read")
+        return proposed
 
 
 def test_options_in_every_order_undo_what_a_model_prefers_of_letters() -> None:
@@ -281,6 +292,17 @@ def test_limits_on_tokens_steps_and_time(river_index: CorpusIndex) -> None:
     assert "is below the" in str(tight.error)
 
 
+def test_an_empty_answer_is_asked_of_the_reader_but_not_twice(river_index: CorpusIndex) -> None:
+    mute = Watched(lambda prompt: "", name="mute")
+    workflow = chain("mute-in-the-end", "retrieve", "select", {"do": "answer", "model": "mute"})
+    found = controller(workflow, river_index, {"mute": mute}).attempt(COMPARISON, reader := Watched(), 60)
+    trace = check(found, reader, mute)
+    assert trace.answer == said(reader.asked[-1]) != ""
+    assert trace.fallback == "answer: the answer is empty"
+    trace, silent = answered("plain", river_index, lambda prompt: "")
+    assert (trace.answer, trace.fallback, len(silent.asked)) == ("", None, 1)
+
+
 @pytest.mark.parametrize(
     ("answer", "fallback"),
     [
@@ -313,6 +335,25 @@ def test_what_is_reported_as_read_is_what_the_answer_rests_on(
     assert found.selection.passages == reader.asked[-1].passages
     assert found.selection.ids == read["small"]
     assert [one["id"] for one in found.trace.passages] == list(read["small"])
+
+
+def test_an_answer_from_memory_rests_on_nothing_that_was_read(river_index: CorpusIndex) -> None:
+    nodes = {
+        "retrieve": {"do": "retrieve"},
+        "select": {"do": "select", "from": ["retrieve"]},
+        "answer": {"do": "answer", "after": ["select"]},
+    }
+    workflow = Workflow.from_dict({"name": "memory", "nodes": nodes, "answer": "answer"})
+    found = controller(workflow, river_index).attempt(COMPARISON, reader := Watched(), 60)
+    assert (found.selection, found.trace.passages, reader.asked[-1].passages) == (None, (), ())
+
+
+@pytest.mark.parametrize("order", ["parallel", "serial"])
+def test_what_breaks_in_a_sub_question_is_said(order: str, river_index: CorpusIndex) -> None:
+    session = controller(f"decompose-{order}", river_index)
+    session = dataclasses.replace(session, deciders=(*session.deciders, Broken()))
+    trace = check(session.attempt(COMPARISON, model := Watched(), 60), model)
+    assert any("the log cannot be read" in (step.dropped or "") for step in trace.steps)
 
 
 def test_an_action_that_is_torn_down_does_not_hang_the_question(river_index: CorpusIndex) -> None:

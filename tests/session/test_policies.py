@@ -72,6 +72,20 @@ def test_a_higher_price_never_reads_nor_searches_more(river_index: CorpusIndex) 
     assert searches[-1] == 1
 
 
+def test_the_limit_on_evidence_and_the_budget_both_hold(river_index: CorpusIndex) -> None:
+    for limit, budget in ((30, 1000), (1000, 30)):
+        data = {
+            "price": {"token": 0.0},
+            "selection": {"preset": "thorough"},
+            "limits": {"budget": limit},
+        }
+        found = asked(composed(data, river_index), budget=budget)
+        assert found.selection is not None
+        assert found.selection.tokens_used <= 30
+    with pytest.raises(InputError, match="budget_tokens=0"):
+        composed({}, river_index).attempt(QUESTION, ScriptedGenerator(said), 0)
+
+
 def test_limits_of_the_caller_bind_the_policy(river_index: CorpusIndex) -> None:
     retriever = Retriever(river_index, pool=6)
     setup = Setup(ControlSettings(limits=Limits(steps=0, tokens=700, seconds=60.0)), retriever)

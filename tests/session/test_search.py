@@ -13,6 +13,7 @@ from mio_rag.errors import InputError
 from mio_rag.generation import Prompt, ScriptedGenerator
 from mio_rag.retrieval import CorpusIndex, Retriever, TfidfEmbedder
 from mio_rag.retrieval.retriever import reciprocal_rank_fusion
+from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Budget, Limits
 from mio_rag.session.search import (
     STRATEGIES,
@@ -66,6 +67,18 @@ def test_each_strategy_searches_for_what_it_says(index: CorpusIndex) -> None:
     assert tried["query2doc"].queries == (f"{QUESTION.text} Arno Pisa sea",)
     assert tried["grounded"].queries == (f"{QUESTION.text} Arno",)
     assert tried["multi-query"].queries == (QUESTION.text, "river of the peninsula", "the stream near Pisa")
+
+
+def test_names_that_were_not_given_are_dropped_and_counted(index: CorpusIndex) -> None:
+    one = found(index, ["grounded"], model("Arno\n* Neptune\nMount Olympus\nFlorence")).tried[0]
+    assert (one.found.dropped, one.found.queries) == (2, (f"{QUESTION.text} Arno",))
+    assert "2 names" in one.found.note
+    nothing = found(index, ["raw", "grounded"], model("Neptune")).tried[1]
+    assert (nothing.found.rows, nothing.found.dropped) == ((), 1)
+    asked, generator = Question("q", "what is the longest one?"), ScriptedGenerator(model())
+    tried = search(asked, Retriever(index, pool=4), generator, ["raw", "grounded"]).tried[1]
+    assert "no name" in tried.found.note
+    assert (tried.amount.lm_calls, len(generator.prompts)) == (0, 0)
 
 
 def test_merging_is_weighted_reciprocal_rank_fusion(index: CorpusIndex) -> None:
@@ -213,3 +226,15 @@ def test_names_and_neighbours_of_a_graph_of_ones_own(tmp_path: Path) -> None:
         graph.write_text(text)
         with pytest.raises(InputError, match=said):
             Names.of_graph(str(graph))
+
+
+def test_the_question_alone_is_searched_as_ever(demo_index: CorpusIndex) -> None:
+    retriever = Retriever(demo_index, pool=20)
+    question = Question("q", "Who rescued the survivors of a paddle steamer near the Longstone Lighthouse?")
+    ours, theirs = search(question, retriever, None, ["raw"]), retriever.retrieve(question.text)
+    assert list(ours.pool.ids) == list(theirs.ids)
+    for name in ("dense", "bm25"):
+        assert ours.pool.scores[name].tolist() == theirs.scores[name].tolist()
+    selections = [Selector().select(pool, 200) for pool in (ours.pool, theirs)]
+    assert selections[0].ids == selections[1].ids
+    assert selections[0].result.objective == selections[1].result.objective

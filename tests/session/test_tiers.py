@@ -11,12 +11,13 @@ from mio_rag.context import RegexCounter, render_context
 from mio_rag.corpora.load import Dataset
 from mio_rag.deciders.steps import Depth
 from mio_rag.errors import InputError
-from mio_rag.generation import Prompt, ScriptedGenerator
+from mio_rag.generation import Prompt, ScriptedGenerator, build_prompt
 from mio_rag.learning.router_model import KEY, Correction, RouterSettings, TierChoice
 from mio_rag.policies.make import make_controller
 from mio_rag.policies.setup import ControlSettings, Setup
 from mio_rag.retrieval import CorpusIndex, Retriever
 from mio_rag.selection.selector import Selector
+from mio_rag.session.budget import Limits
 from mio_rag.session.loop import Session
 from mio_rag.session.tiers import COMPRESSORS, Tier, check_tiers, read_tiers
 from mio_rag.session.trace import Trace
@@ -219,3 +220,19 @@ def test_the_oracle_takes_the_cheapest_tier_that_is_right(rivers: Dataset, river
         assert found.trace.about["tier"] == tier
     with pytest.raises(InputError, match="has no answers"):
         make_controller("oracle-tier", setup).attempt(Question("x", "Who?"), none, 1000)
+
+
+def test_tiers_keep_no_tokens_for_notes_that_they_never_write(river_index: CorpusIndex) -> None:
+    """A question of which prompt, evidence and answer fit its limit is answered."""
+    index, reader = river_index, ScriptedGenerator(lambda prompt: "241 kilometres")
+    retriever, question = Retriever(index, pool=4, counter=reader), Question("q", "How long is the Arno?")
+    asked = reader.prompt_tokens(build_prompt(question)) + 64
+    for room, answered in ((40, True), (0, False)):
+        limited = ControlSettings(limits=Limits(tokens=asked + room))
+        found = make_controller("tier:easy", Setup(limited, retriever)).attempt(question, reader, 10_000)
+        assert (found.error is None) is answered
+        if answered:
+            assert found.selection is not None
+            assert found.selection.ids
+            total = found.costs.total()
+            assert total.prompt_tokens + total.completion_tokens <= asked + room

@@ -90,10 +90,6 @@ def root_of(problem: Problem | None, best: Incumbent, options: SolveOptions = EX
     return relax_root(start, best, 1e-9, options)
 
 
-def nothing() -> Incumbent:
-    return Incumbent(-math.inf, None)
-
-
 @settings(max_examples=120, deadline=None)
 @given(program=programs(), seed=SEEDS)
 def test_every_certificate_holds(program: SelectionProgram, seed: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from mio_rag import Collection, InputError, Passage
 from mio_rag.documents.excerpts import read_excerpt
 from mio_rag.retrieval import TfidfEmbedder
+from mio_rag.stores.cut import as_documents
 from mio_rag.stores.rows import Fields
 
 QUESTION = "What is the penalty for a late parcel to the Nordics?"
@@ -79,6 +80,18 @@ def test_a_row_of_a_table_is_read_with_its_header(kind: str) -> None:
     assert "Term" not in found
 
 
+def test_headings_with_nothing_below_are_not_read() -> None:
+    docs = asked(
+        Passage("a", f"{BEFORE}\n{TABLES['bars']}\n{BEHIND}"),
+        Passage("b", "## Notes\n## Index\n- A late parcel is noted."),
+    )
+    found = docs.select(QUESTION, budget=400).context
+    assert "EUR 6.50" in found
+    assert "A late parcel is noted." in found
+    assert "Term" not in found
+    assert "Notes" not in found
+
+
 TEXT = f"{BEFORE}\n{TABLES['bars']}\n{BEHIND}"
 CUT = TEXT.index("Nordics |")
 
@@ -136,11 +149,28 @@ def test_paragraphs_stay_passages() -> None:
     assert pool.links is not None
 
 
+def test_a_question_in_a_script_that_no_word_matches_is_read_for() -> None:
+    text = "第1条 目的\nこの規程は旅費を定める。\n第3条 宿泊費\n国内の宿泊費は一泊一万二千円を上限とする。"
+    docs = Collection(Pieces(Passage("ja:0", text, source="ja.txt")), embedder="minilm")
+    assert "一万二千円" in docs.select("東京の宿泊費の上限はいくらですか。", budget=1024).context
+    flat = Collection(Pieces(Passage("ja:0", text.replace("\n", " "), source="ja.txt")), embedder="minilm")
+    assert "一万二千円" in flat.select("東京の宿泊費の上限はいくらですか。", budget=1024).context
+
+
 @pytest.mark.parametrize("where", ["source=hr", "date>=2031-01-01"])
 def test_a_filter_that_nothing_meets_is_an_error_as_for_folders(where: str) -> None:
     hit = Passage("a", TEXT, source="sla.md", date="2026-01-01")
     with pytest.raises(InputError, match="no passage of 'Pieces' meets the filter: loosen it"):
         asked(hit).select(QUESTION, where=where)
+
+
+def test_several_queries_keep_units_and_order() -> None:
+    docs = asked(
+        Passage("x#4", TEXT[CUT:], source="s.md"), Passage("x#3", TEXT[:CUT].rstrip(), source="s.md")
+    )
+    docs.policy = docs.policy.replace(search=docs.policy.search.replace(strategies=("raw", "hyde")))
+    found = docs.ask(QUESTION, budget=400).selection.context
+    assert -1 < found.index("Penalty for a late parcel") < found.index("Nordics |")
 
 
 @pytest.mark.parametrize(
@@ -152,3 +182,10 @@ def test_units_of_a_piece_are_spans_of_it(text: str) -> None:
     assert len(shown) == len(text)
     assert all(shown[one.start : one.end].strip() for one in parts)
     assert all(shown.startswith(line.text, line.start) for one in parts for line in one.needs)
+
+
+def test_documents_of_one_title_without_a_source_are_not_glued() -> None:
+    texts = ["Part | Weight\nBolt | 3 g\nNut | 2 g", "Part | Price\nBolt | 4 EUR\nNut | 1 EUR"]
+    made = as_documents([Passage(f"doc-{k}", text, title="FAQ") for k, text in enumerate(texts, 1)])
+    assert [one.source for one in made] == ["doc-1", "doc-2"]
+    assert [{line.text for line in one.lines} for one in made] == [{"Part | Weight"}, {"Part | Price"}]

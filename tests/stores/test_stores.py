@@ -37,6 +37,17 @@ def test_texts_without_vectors_are_embedded(made) -> None:
     assert bare.select(QUESTION, budget=256).ids == made().select(QUESTION, budget=256).ids
 
 
+def test_names_of_the_best_hits_are_searched_for(demo_index) -> None:
+    store = Memory(demo_index)
+    Collection(store, embedder=demo_index.embedder).select("Who designed the Clifton Suspension Bridge?")
+    assert len(store.asked) > 1
+    assert all(k == 2 for _, k, _ in store.asked[1:])
+    store.by_title = lambda names: []
+    store.asked.clear()
+    Collection(store, embedder=demo_index.embedder).select("Who designed the Clifton Suspension Bridge?")
+    assert len(store.asked) == 1
+
+
 def test_hits_are_filtered_again_and_more_are_fetched(demo_index) -> None:
     store = Memory(demo_index)
     docs = Collection(store, embedder=demo_index.embedder)
@@ -93,6 +104,12 @@ def test_too_few_hits_under_a_filter_are_noticed(demo_index) -> None:
     docs = Collection(Approximate(demo_index), embedder=demo_index.embedder)
     with pytest.warns(Notice, match="may hold more"):
         docs.select(QUESTION, where={"source": "*"})
+
+
+def test_several_queries_are_one_pool(made) -> None:
+    docs = made()
+    docs.policy = docs.policy.replace(search=docs.policy.search.replace(strategies=("raw", "hyde")))
+    assert docs.ask(QUESTION, budget=256).text
 
 
 def test_check_store_lists_what_fails(demo_index) -> None:

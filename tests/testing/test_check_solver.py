@@ -15,7 +15,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, SolveResult, Status, solve
 from mio_rag.solvers.result import conclude, relative_gap
-from mio_rag.testing import check_solver
+from mio_rag.testing import check_solver, disagreement, known_cases, random_program
 from mio_rag.testing.solvers import malformed
 
 Solver = Callable[[SelectionProgram, SolveOptions], SolveResult]
@@ -107,6 +107,9 @@ LIES: dict[str, tuple[Solver, str]] = {
 }
 
 
+NOTHING = SelectionProgram([1.0], [[0.0]], [1], -1)
+
+
 @pytest.mark.parametrize("lie", LIES)
 def test_a_false_claim_is_caught_and_listed_with_its_program(lie: str) -> None:
     liar, complaint = LIES[lie]
@@ -127,11 +130,38 @@ def test_a_false_claim_is_caught_and_listed_with_its_program(lie: str) -> None:
         assert json.loads(answered.stdout)["objective"] == expected
 
 
+def test_a_heuristic_is_asked_for_less_and_not_believed_more() -> None:
+    check_solver(lazy, name="lazy", exact=False, programs=30)
+    for status in (Status.FEASIBLE, Status.OPTIMAL):
+        with pytest.raises(AssertionError, match="below the optimum"):
+            check_solver(bounded_by_itself(status), name="lie", exact=False, programs=30)
+
+
 PROGRAM = SelectionProgram([3.0, 2.0], np.zeros((2, 2)), [1, 1], 1)
 
 
 def claim(x, bound, infeasible=False):
     return conclude(PROGRAM, SolveOptions(), "liar", x=x, bound=bound, proven_infeasible=infeasible)
+
+
+@pytest.mark.parametrize(
+    ("program", "claimed", "exact", "complaint"),
+    [
+        (PROGRAM, claim([0, 1], 2.0), False, "below the optimum"),
+        (PROGRAM, claim([0, 1], 4.0), True, "objective 2.0 below the optimum"),
+        (PROGRAM, claim([1, 0], 3.1), True, "not proven"),
+        (PROGRAM, claim(None, None), True, "below the optimum"),
+        (PROGRAM, claim(None, None, infeasible=True), False, "admits a selection"),
+        (PROGRAM, claim([1, 1], 5.0), False, "error"),
+        (PROGRAM, claim([1, 0], 3.0), True, "None"),
+        (PROGRAM, claim([0, 1], 3.5), False, "None"),
+        (NOTHING, claim(None, None), False, "None"),
+        (NOTHING, claim(None, None), True, "not proven"),
+        (NOTHING, claim([1, 0], 3.0), True, "admits none"),
+    ],
+)
+def test_claims_are_compared_with_the_truth(program, claimed, exact: bool, complaint: str) -> None:
+    assert complaint in str(disagreement(program, solve(program, "exhaustive"), claimed, exact))
 
 
 @pytest.mark.parametrize(
@@ -154,3 +184,25 @@ def claim(x, bound, infeasible=False):
 def test_a_result_that_contradicts_itself_is_caught(changes: dict[str, object], complaint: str) -> None:
     assert complaint in str(malformed(PROGRAM, replace(claim([1, 0], 3.0), **changes)))
     assert "a tuple instead of a SolveResult" in str(malformed(PROGRAM, (1, 0)))
+
+
+def test_programs_are_reproducible_and_varied_and_answers_by_hand_those_of_enumeration() -> None:
+    def draw():
+        rng = np.random.default_rng(3)
+        return [random_program(rng, 8) for _ in range(300)]
+
+    first = draw()
+    assert [p.to_dict() for p in first] == [p.to_dict() for p in draw()]
+    assert {0, 1, 8} <= {p.n for p in first}
+    assert any(p.budget < 0 for p in first)
+    assert any(len(p.rows) > 2 for p in first)
+    assert any(p.n and (p.costs == 0).any() for p in first)
+    assert any((p.fixed >= 0).any() for p in first)
+    assert any((p.costs % 1 != 0).any() for p in first)
+    cases = known_cases()
+    assert len({case.name for case in cases}) == len(cases) > 50
+    for case in cases:
+        truth = solve(case.program, "exhaustive")
+        if case.optimum is not None:
+            assert abs(truth.objective - case.optimum) <= 1e-12 * abs(case.optimum), case.name
+        assert case.selected in (None, truth.selected), case.name
