@@ -439,10 +439,16 @@ _CHANGE = pattern(
 )
 
 
+_BOTH_OF = pattern(
+    r"\b(?:both|beide[nr]?|les deux|ambos|ambas)(?: of)?(?: the| our)?((?: [^\W\d_]+){1,2})", re.IGNORECASE
+)
+
+
 @lru_cache(maxsize=256)
 def asks_for_changes(question: str) -> bool:
-    """Whether a question asks how something was before, or compares versions."""
-    return _CHANGE.search(question) is not None
+    """Whether a question asks how something was before, or compares versions, as "both contracts" does."""
+    both = _BOTH_OF.search(question)
+    return _CHANGE.search(question) is not None or (both is not None and _kind(both[1], "") == "version")
 
 
 _OLDER = pattern(

@@ -188,10 +188,23 @@ _AT = pattern(
     r"\b\s+(?P<part>(?:(?:the|early|late|mid|end|start|beginning|middle|course|year|financial|fiscal|summer|winter"
     r"|spring|autumn|fall|first|second|third|fourth|quarter|q[1-4]|half|of|frühjahr|frühling|sommers?|herbst|printemps"
     r"|été|automne|primavera|verano|otoño|dem|den|der|des|das|zum|jahre?s?|anfang|ende|mitte|le|la|l['’]ann\u00e9e|l['’]an"
-    r"|fin|d\u00e9but|de|del|el|a\u00f1o|finales)[\s-]+)*)",
+    r"|fin|d\u00e9but|de|del|el|a\u00f1o|finales)[\s-]+)*)(?P<event>(?(before)(?:[^\W\d_]+\s+){1,4}(?:of|vom|von|de)\s+)?)",
     re.IGNORECASE,
 )
 _YEAR_ALONE = pattern(r"((?:19|20)\d\d)(?![\d/]|-\d)")
+#: Behind "before the contract of 2026": that the time is meant, and not what the contract is to do.
+_IS_TIME = pattern(r"\W*$|\s*[,;:?)]|\s+(?:was|were|came|took)\b", re.IGNORECASE)
+_BEFORE_VERSION = pattern(
+    r"\b(?:before|prior to|earlier than|older than|vor|avant|antes de)(?: (?:the|la))?"
+    r" (?:v|version|revision)\s?\d[\d.]*(?=\W*$|\s*[,;:?)]|\s(?:was|came)\b)",
+    re.IGNORECASE,
+)
+_BACKWARDS = str.maketrans("0123456789", "9876543210")
+_LAST_YEAR = pattern(
+    r"(?<!the )\blast year\b|\b(?:im )?(?:letzten jahr|vorjahr)\b|\bl['’](?:an dernier|année dernière)\b"
+    r"|\bel año pasado\b|去年|昨年",
+    re.IGNORECASE,
+)
 _YEAR_HAN = pattern(r"(?<!\d)((?:19|20)\d\d)\s?年")
 _BEFORE_HAN = pattern(r"(?:より|的|の)?(?:以前|之前|前)")
 
@@ -213,7 +226,7 @@ _PARTS = (
 @lru_cache(maxsize=256)
 def time_asked(question: str) -> Asked | None:
     """The one year, month or day in, before or until which a question asks how things were, if any."""
-    text = narrow_digits(question)
+    text = _LAST_YEAR.sub(f"in {date.today().year - 1}", narrow_digits(question))
     if len(set(re.findall(r"(?<!\d)(?:19|20)\d\d(?!\d)", text))) != 1 or asks_for_changes(question):
         return None
     for found in (*_AT.finditer(text), *_YEAR_HAN.finditer(text)):
@@ -226,6 +239,8 @@ def time_asked(question: str) -> Asked | None:
         months = [pair for words, *pair in _PARTS if re.search(rf"\b(?:{words})\b", part, re.IGNORECASE)]
         written = _DAY.match(text, at) or (found if is_han else year)
         assert written is not None
+        if not is_han and found["event"] and not _IS_TIME.match(text, written.end()):
+            continue
         if is_han:
             behind = _BEFORE_HAN.match(text, written.end())
             before = behind is not None
@@ -237,7 +252,8 @@ def time_asked(question: str) -> Asked | None:
             first, last = found.start(), written.end()
         start, end = (f"{day}-{k:02}" for k in months[0]) if months and len(day) == 4 else (day, day)
         if before:
-            return Asked(start, start, f"{text[:first]} {text[last:]}")
+            event = "" if is_han else found["event"]
+            return Asked(start, start, f"{text[:first]} {event} {text[last:]}")
         return Asked(start + "2000-01-01"[len(start) :], f"{end}~", f"{text[:first]} {day[:4]} {text[last:]}")
     return None
 
@@ -264,6 +280,12 @@ def is_ordered(one: Names, other: Names) -> bool:
 
 
 def in_force(names: Names, question: str) -> tuple[Any, ...]:
-    """What a version is ranked by: whether it held when asked of, or is the one asked for, then its `age`."""
+    """What a version is ranked by: whether it held when asked of, or is the one asked for, then its `age`.
+
+    What came after the time asked of is the likelier to have held then, the older it is.
+    """
     asked, own, number = time_asked(question), age(names), edition("", question)[2]
-    return (asked is None or own[1] < asked.end) and number in ((), own[3]), *own
+    if asked is not None and own[1] >= asked.end:
+        return False, own[1].translate(_BACKWARDS), *own
+    before = number and _BEFORE_VERSION.search(question)
+    return (own[3] < number if before else number in ((), own[3])), "", *own

@@ -87,10 +87,10 @@ _NAMED = 0.999  # scope from which a document is the one that the question names
 _ENGLISH = ("sentence-transformers:72362722b466552f",)  # minilm
 #: Words that ask for changes, and name none.
 _OF_CHANGES = frozenset((
-    "added", "amended", "between", "change", "changed", "changes", "clause", "clauses", "compare",
-    "compared", "comparison", "differ", "difference", "differences", "differs", "edition", "list", "new",
-    "old", "removed", "rules", "section", "sections", "since", "summarise", "summarize", "terms",
-    "update", "updated", "updates", "version", "versions", "year", "years",
+    "added", "alike", "amended", "between", "both", "change", "changed", "changes", "clause", "clauses",
+    "compare", "compared", "comparison", "differ", "difference", "differences", "differs", "edition", "list",
+    "new", "old", "removed", "rules", "same", "section", "sections", "since", "summarise", "summarize",
+    "terms", "update", "updated", "updates", "version", "versions", "year", "years",
 ))  # fmt: skip
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
 _WORD = pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]+")
@@ -251,7 +251,7 @@ def _with_versions(pool: Pool, z: FloatArray) -> FloatArray:
             made[k] += _CHANGED * any(j is None or said[j][0] != said[k][0] for j in pairs)
     first = max(said, key=made.__getitem__)
     top = made.max() + _COMPARED
-    if _asks_for_changes_alone(pool.question, asked):
+    if asks_for_changes_alone(pool.question, asked):
         others = {one: [j for other in versions if other != one for j in versions[other]] for one in versions}
         for name, rows in versions.items():
             changed = [k for k in rows if all(said[j][:2] != said[k][:2] for j in others[name])]
@@ -305,7 +305,7 @@ def _newest_first(pool: Pool, z: FloatArray) -> FloatArray:
     return made
 
 
-def _asks_for_changes_alone(question: str, names: Sequence[tuple[str, str, str]]) -> bool:
+def asks_for_changes_alone(question: str, names: Sequence[tuple[str, str, str]]) -> bool:
     """Whether a question about versions names nothing else: "What changed in the contract?"."""
     known = {
         word for name in names for word in _WORD.findall(" ".join(name[:2]).casefold().replace("_", " "))

@@ -24,7 +24,15 @@ from mio_rag.retrieval.numbered import parts_asked
 from mio_rag.retrieval.words import STOP_WORDS, language_of, tokens_of
 from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.solving import MAY_BE, likely_sources
-from mio_rag.sentences import are_versions, is_replaced_kind, names_time, same_name
+from mio_rag.sentences import (
+    Names,
+    are_versions,
+    bare_name,
+    is_replaced_kind,
+    marks_of,
+    may_compare,
+    same_name,
+)
 from mio_rag.types import moment
 
 ENGLISH = (
@@ -38,13 +46,14 @@ _GROUPED = re.compile(r"\d+|\d{1,3}(?:[.,'’]\d{3})+")  # a whole number, perha
 _APART = re.compile(r"(?<![\w.,])(\d{1,3})[ \u00a0\u202f](?=\d{3}(?!\w))")
 _SIGN = r"[-_./,’' \u00a0\u202f]?"  # that one writer puts within a name, and another does not
 _A_YEAR = re.compile(r"(?:19|20)\d\d")
+_MARKED_YEAR = re.compile(r"(?<![\w.,])((?:19|20)\d\d)\.\d\d?(?![\d.])")  # "2024.1": the 1 is a footnote
 _LOOKED_AT = 50  # passages
 _ORDINAL = re.compile(r"\d+(?:st|nd|rd|th|s)")
 _WRITTEN_OUT = 13  # numbers below it are often words in documents
 _OFTEN = 0.2  # of passages: a name there need not stand in what is read
 #: Words that ask, add up or compare, and name nothing.
 _ASKING = frozenset((
-    "already", "altogether", "anything", "average", "biggest", "both", "cheapest", "compare", "count",
+    "alike", "already", "altogether", "anything", "average", "biggest", "both", "cheapest", "compare", "count",
     "describe", "differ", "difference", "different", "enumerate", "equal", "every",
     "everything", "explain", "fewer", "fewest", "greatest", "happen", "heaviest", "highest", "identify",
     "largest", "less", "longest", "lowest", "mention", "more", "most", "newest", "nothing", "oldest",
@@ -157,7 +166,7 @@ def _of_other_versions(selection: Selection, index: CorpusIndex) -> Iterator[Not
     read, known = {names[k][1] for k in selection.chosen}, dict.fromkeys(selection.pool.names)
     for one in dict.fromkeys(names[k] for k in chosen):
         title, source, date = one
-        if asked is None and names_time(question):
+        if asked is None and (may_compare(question) or marks_of(question) or _in_its_month(date, question)):
             continue
         if asked and (moment(date) < asked.end or any(asked.end[:4] in text for text in selection.texts)):
             continue
@@ -177,13 +186,24 @@ def _of_other_versions(selection: Selection, index: CorpusIndex) -> Iterator[Not
         if best and age(best) > age(one) and best[1] not in likely:
             text = f"'{source}' is an older version of '{best[1]}', which may not say this"
             yield Note("older_read", text)
-        under, least = {sections[k] for k in chosen if names[k] == one}, MAY_BE * pool.relevance.max()
-        near = [k for k in np.flatnonzero(pool.relevance >= least).tolist() if sections[k] in under]
-        newer = {names[k] for k in near if names[k] in series and age(names[k]) > age(one)}
+        own, telling = [k for k in chosen if names[k] == one], index.words(" ".join(asked_words(question)))
+        under = {tuple(map(bare_name, sections[k])) for k in own}
+        told = set(index.words("\n".join(pool.texts[k] for k in own))).intersection(telling)
+        newer, least = set[Names](), MAY_BE * pool.relevance.max()
+        for k in np.flatnonzero(pool.relevance >= least / 4).tolist():
+            is_newer = names[k] in series and age(names[k]) > age(one)
+            if is_newer and tuple(map(bare_name, sections[k])) in under:
+                shared = told.intersection(index.words(pool.texts[k]))
+                if pool.relevance[k] >= least or 2 * len(shared) > len(told):
+                    newer.add(names[k])
         if newer and not read & {name[1] for name in newer}:
             last = max(newer, key=age)
             text = f"'{last[1]}' ({last[2]}) is newer than '{source}' and speaks of the same"
             yield Note("newer_not_read", f"{text}: raise the budget")
+
+
+def _in_its_month(date: str, question: str) -> bool:
+    return len(date) > len("2026") and calendar.month_abbr[int(date[5:7])] in question
 
 
 def _not_named(selection: Selection, index: CorpusIndex, given: bool) -> Iterator[str]:
@@ -303,7 +323,8 @@ def _read(selection: Selection, index: CorpusIndex, is_word: bool = True) -> set
     telling = set(index.words(" ".join(asked)))
     texts = list(selection.texts)
     if telling and not is_word:
-        texts = [line for text in texts for line, near in _lines(text) if telling & set(index.words(near))]
+        lines = [one for text in texts for one in _lines(_MARKED_YEAR.sub(r"\1", text))]
+        texts = [line for line, near in lines if telling & set(index.words(near))]
     for part in selection.parts:
         month = calendar.month_name[int(part["date"][5:7])] if len(part["date"] or "") > 6 else ""
         texts += [re.sub(r"[-_./]+", " ", f"{part['source']} {part['date'] or ''}"), month, *part["section"]]
@@ -316,11 +337,11 @@ def _read(selection: Selection, index: CorpusIndex, is_word: bool = True) -> set
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
-    """Each line, and the same with the line that leads to it and the head of its table."""
+    """Each line with the head of its table, and the same with the line that leads to it."""
     lead, head = "", ""
     for line in text.split("\n"):
         head = (head or line) if " | " in line else ""
-        yield line, f"{lead}\n{head}\n{line}"
+        yield f"{head}\n{line}", f"{lead}\n{head}\n{line}"
         lead = lead if head else line
 
 

@@ -17,7 +17,7 @@ from mio_rag.errors import InputError
 from mio_rag.formulations.numbers import plural
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.pool import Candidates
-from mio_rag.relevance.documents import surely_elsewhere
+from mio_rag.relevance.documents import asks_for_changes_alone, surely_elsewhere
 from mio_rag.selection.explain import Priced, decisions
 from mio_rag.selection.program import Formulation, joint_problem
 from mio_rag.selection.result import Note, Selection, WorstCase
@@ -205,7 +205,7 @@ def _replaced(choice: Choice) -> dict[str, list[Note]]:
 
 
 def _not_compared(choice: Choice) -> list[str]:
-    """Versions that the question compares with one that is read, and that are not read."""
+    """What is not read of versions that the question compares: one of them, or some of all that changed."""
     candidates = choice.formulation.candidates
     if not may_compare(candidates.question) or asks_for_older(candidates.question):
         return []
@@ -219,6 +219,12 @@ def _not_compared(choice: Choice) -> list[str]:
         for name in versions_asked(candidates.question, one, best)
         if name not in read and 2 * best[name] >= best[one]
     }
+    if not lacking and read and asks_for_changes_alone(candidates.question, read):
+        worth = candidates.relevance
+        unread = set(np.flatnonzero(worth >= _TIED * worth.max()).tolist()) - set(choice.chosen)
+        changed = [k for k in unread if names[k] in versions_asked(candidates.question, read[0], best)]
+        more = plural(len(changed), f"more {candidates.unit}")
+        return [f"{more} that differ between the versions: raise the budget"] if changed else []
     return [
         f"the question compares versions, but of '{other}' and "
         f"'{source}' only the first is read: raise the budget"

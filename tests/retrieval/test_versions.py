@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -332,11 +333,12 @@ def test_what_is_no_older_version_is_read_too(case: str, tmp_path: Path) -> None
         ("in 2023", [2022]), ("until 2023", [2022]), ("prior to 2026", [2024]), ("on 2025-03-01", [2024]),
         ("at the end of 2023", [2022]), ("in 2024", [2022, 2024]), ("until 2024", [2022, 2024]),
         ("before the end of 2024", [2022, 2024]), ("in May 2024", [2022, 2024]), ("in 2022", [2022]),
-        ("in 2026", [2026]), ("in 2027", [2026]), ("before 2027", [2026]), ("in 2019", [2026]),
+        ("in 2026", [2026]), ("in 2027", [2026]), ("before 2027", [2026]), ("in 2019", [2022]),
         ("today", [2026]), ("vor 2024", [2022]), ("bis Ende 2023", [2022]),
         ("in spring 2024", [2022, 2024]), ("in early 2024", [2022]), ("in Q2 2026", [2026]),
         ("before summer 2024", [2024]), ("im Sommer 2024", [2024]), ("am 3. Mai 2023", [2022]),
         ("avant 2024", [2022]), ("en 2023", [2022]), ("antes de 2024", [2022]),
+        ("before the policy of 2026", [2024]), ("before the meeting of 3 May 2024 took place", [2022]),
         ("（2024年以前）", [2022]), ("（2023年）", [2022]), ("（2024年之前）", [2022]),
     ],
 )  # fmt: skip
@@ -382,6 +384,8 @@ _LAW = (
         ("How has subletting changed since 2019?", 140, ["most two", "most five", "with", "or the"]),
         ("How has subletting changed since 2019?", 60, ["two years", "five years"]),
         ("Difference between the 2019 and the 2024 law on the deposit?", 60, ["three rents", "two rents"]),
+        ("Is the notice the same in both laws?", 50, ["2019-01-01)", "2024-03-01)", "Notice is 3"]),
+        ("Are both of the rent laws alike on the deposit?", 60, ["three rents", "two rents"]),
         ("Has notice changed since 2019?", 50, ["2019-01-01)\nNotice", "2024-03-01)\nNotice"]),
     ],
 )  # fmt: skip
@@ -476,6 +480,9 @@ def test_all_that_changed_is_read_where_a_question_asks_for_nothing_else(tmp_pat
         found = docs.select(question, budget=160)
         for changed in ("310", "345", "2 million", "3 million", "lifted ashore"):
             assert changed in found.context, question
+        assert not [note for note in found.notes if note.code == "not_compared"]
+        (note,) = [note for note in docs.select(question, budget=70).notes if note.code == "not_compared"]
+        assert "more sentence" in note
         assert not [note for note in found.notes if note.code == "older_version"]
 
 
@@ -502,10 +509,10 @@ def test_names_tell_which_version_is_the_newer(old: str, new: str, tmp_path: Pat
     (note,) = [note for note in found.notes if note.code == "older_version"]
     assert f"'{old}', an older version of '{new}'" in note
     if "v9" in old:
-        found = Collection(tmp_path, embedder="tfidf").select(
-            "How often are dogs fed by version 9?", budget=40
-        )
-        assert {passage.source for passage in found.passages} == {old}
+        docs = Collection(tmp_path, embedder="tfidf")
+        for time in ("by version 9", "before version 10", "before v10 came"):
+            found = docs.select(f"How often are dogs fed {time}?", budget=40)
+            assert {passage.source for passage in found.passages} == {old}
 
 
 @pytest.mark.parametrize("time", ["in 2025", "before 2026", "in June 2025"])
@@ -522,6 +529,25 @@ def test_what_the_newest_version_does_not_say_is_noted(tmp_path: Path) -> None:
     found = _selected(tmp_path, files, "Where do ferrets sleep?", budget=24)
     (note,) = [note for note in found.notes if note.code == "older_read"]
     assert "'handbook-2024.md' is an older version of 'handbook-2026.md'" in note
+
+
+def test_the_year_before_this_one_is_meant_by_last_year(tmp_path: Path) -> None:
+    year = datetime.date.today().year
+    files = {f"handbook-{year - 2 * k}.md": _KENNEL.format(f"{k + 1} times") for k in range(2)}
+    found = _selected(tmp_path, files, "How often were dogs fed last year?", budget=40)
+    assert {passage.source for passage in found.passages} == {f"handbook-{year - 2}.md"}
+
+
+def test_what_a_newer_document_of_a_series_says_of_the_same_is_noted(tmp_path: Path) -> None:
+    for day, said in (("03-10", "will be replaced in August"), ("06-09", "is delayed to October")):
+        text = f"# Minutes, 2026-{day}\n\n## Other\n\nThe lift at Quay {said}.\n\n## Roof\n\nIt leaks.\n"
+        (tmp_path / f"minutes-2026-{day}.md").write_text(text)
+    docs = Collection(tmp_path, embedder="minilm")
+    found = docs.select("Is the lift at Quay finished in August?", budget=24)
+    (note,) = [note for note in found.notes if note.code == "newer_not_read"]
+    assert "'minutes-2026-06-09.md' (2026-06-09) is newer" in note
+    notes = docs.select("What was said of the lift at Quay in March?", budget=24).notes
+    assert not [note for note in notes if note.code == "newer_not_read"]
 
 
 @pytest.mark.parametrize(
