@@ -46,8 +46,8 @@ _SOURCE = Field(
 _AFTER = Field(description="Only documents dated on or after this day; those without a date are left out.")
 #: Codes of the notes that the model reads, too, and the longest one in characters.
 _TOLD = frozenset((
-    "as_likely", "filter_key_missing", "language", "not_compared", "not_in_force", "not_named",
-    "older_version", "unread_files",
+    "as_likely", "filter_key_missing", "language", "newer_not_read", "not_compared", "not_in_force",
+    "not_named", "older_read", "older_version", "unread_files",
 ))  # fmt: skip
 _LONGEST = 400
 #: What stands above each passage: a line of one that begins so is told apart.
