@@ -196,7 +196,8 @@ _YEAR_ALONE = pattern(r"((?:19|20)\d\d)(?![\d/]|-\d)")
 _IS_TIME = pattern(r"\W*$|\s*[,;:?)]|\s+(?:was|were|came|took)\b", re.IGNORECASE)
 _BEFORE_VERSION = pattern(
     r"\b(?:before|prior to|earlier than|older than|vor|avant|antes de)(?: (?:the|la))?"
-    r" (?:v|version|revision)\s?\d[\d.]*(?=\W*$|\s*[,;:?)]|\s(?:was|came)\b)",
+    r" (?:v|version|revision)\s?\d[\d.]*(?: of (?:the|our)(?: [^\W\d_]+){1,3})?"
+    r"(?=\W*$|\s*[,;:?)]|\s(?:was|came)\b)",
     re.IGNORECASE,
 )
 _BACKWARDS = str.maketrans("0123456789", "9876543210")

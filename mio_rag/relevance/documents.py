@@ -49,8 +49,10 @@ from mio_rag.pool import Pool
 from mio_rag.relevance.features import asked_words, logistic
 from mio_rag.sentences import (
     Names,
+    are_versions,
     asks_for_older,
     bare_name,
+    marks_of,
     may_compare,
     names_time,
     pattern,
@@ -89,8 +91,8 @@ _ENGLISH = ("sentence-transformers:72362722b466552f",)  # minilm
 _OF_CHANGES = frozenset((
     "added", "alike", "amended", "between", "both", "change", "changed", "changes", "clause", "clauses",
     "compare", "compared", "comparison", "differ", "difference", "differences", "differs", "edition", "list",
-    "new", "old", "removed", "rules", "same", "section", "sections", "since", "summarise", "summarize",
-    "terms", "update", "updated", "updates", "version", "versions", "year", "years",
+    "lists", "new", "old", "removed", "rules", "same", "section", "sections", "since", "summarise",
+    "summarize", "terms", "update", "updated", "updates", "version", "versions", "year", "years",
 ))  # fmt: skip
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
 _WORD = pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]+")
@@ -216,12 +218,21 @@ def _with_versions(pool: Pool, z: FloatArray) -> FloatArray:
 
     That is `_CHANGED` for what another version does not say word for word, then `_COMPARED` for the best unit
     of all and what each other version says of it. What two versions say of the same is worth the better.
-    Where it asks for the old one alone, the newest loses `_COMPARED`.
+    Where it asks for the old one alone, the newest loses `_COMPARED`; where it asks of a time or a version
+    that did hold, each that did not loses twice that.
     """
-    units = pool.sentences
-    if not may_compare(pool.question) or units is None:
+    units, question = pool.sentences, pool.question
+    if units is None or not (may_compare(question) or time_asked(question) or marks_of(question)):
         return z
     names, made = [pool.names[i] for i in units.owners.tolist()], z.copy()
+    if not may_compare(question):
+        held = {name: in_force(name, question)[0] for name in {*names}}
+        then = [name for name in held if held[name]]
+        gone = {
+            one for one in held if not held[one] and any(are_versions(*one[:2], *name[:2]) for name in then)
+        }
+        made[np.array([name in gone for name in names], dtype=bool)] -= 2 * _COMPARED
+        return made
     asked = versions_asked(pool.question, names[int(z.argmax())], names)
     if not 1 < len(asked) <= _FEW + 1:
         return z

@@ -53,8 +53,8 @@ _WRITTEN_OUT = 13  # numbers below it are often words in documents
 _OFTEN = 0.2  # of passages: a name there need not stand in what is read
 #: Words that ask, add up or compare, and name nothing.
 _ASKING = frozenset((
-    "alike", "already", "altogether", "anything", "average", "biggest", "both", "cheapest", "compare", "count",
-    "describe", "differ", "difference", "different", "enumerate", "equal", "every",
+    "alike", "already", "altogether", "anything", "average", "biggest", "both", "cheapest", "compare",
+    "count", "describe", "differ", "difference", "different", "enumerate", "equal", "every",
     "everything", "explain", "fewer", "fewest", "greatest", "happen", "heaviest", "highest", "identify",
     "largest", "less", "longest", "lowest", "mention", "more", "most", "newest", "nothing", "oldest",
     "outline", "overall", "same", "say", "shortest", "smallest", "something", "state", "sum", "summarise",

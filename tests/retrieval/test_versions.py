@@ -531,6 +531,20 @@ def test_what_the_newest_version_does_not_say_is_noted(tmp_path: Path) -> None:
     assert "'handbook-2024.md' is an older version of 'handbook-2026.md'" in note
 
 
+def test_what_only_a_later_version_says_is_not_read_first_for_an_earlier_time(tmp_path: Path) -> None:
+    files = {
+        f"fees-{year}.md": f"# Van fees\n\n## Fee\n\nThe monthly fee is {fee} euro.\n"
+        for year, fee in ((2024, 850), (2026, 990))
+    }
+    files["fees-2026.md"] += "\n## Electric van\n\nThe van is an electric van.\n"
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    found = Collection(tmp_path, embedder="minilm").select(
+        "What was the van fee before the list of 2026?", budget=20
+    )
+    assert {passage.source for passage in found.passages} == {"fees-2024.md"}
+
+
 def test_the_year_before_this_one_is_meant_by_last_year(tmp_path: Path) -> None:
     year = datetime.date.today().year
     files = {f"handbook-{year - 2 * k}.md": _KENNEL.format(f"{k + 1} times") for k in range(2)}
