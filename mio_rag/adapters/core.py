@@ -27,17 +27,18 @@ from mio_rag.adapters.plain import (
     pool_of,
     to_plain,
 )
-from mio_rag.context import RegexCounter, TokenCounter, passage_tokens
+from mio_rag.context import Block, RegexCounter, TokenCounter, counted, merged, passage_tokens, render_context
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.filters import Filter
 from mio_rag.formulations.numbers import plural
+from mio_rag.pool import Candidates
 from mio_rag.relevance.documents import is_document_pool
 from mio_rag.relevance.model import RelevanceModel
 from mio_rag.retrieval.notes import noted
 from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.stores.cut import are_pieces, lay_out, rooted
+from mio_rag.stores.cut import Part, are_pieces, lay_out, part_of, rooted
 from mio_rag.types import Passage, check_date
 
 if TYPE_CHECKING:
@@ -365,7 +366,8 @@ def choose(
             name: given and [given[k] for k in rows_of] for name, given in columns.items()
         }
         pool = replace(pool, **placed)
-    selection = noted(selector.select(pool, budget, tokens), index, given=True)
+    selection, blocks = _by_part(selector, pool, budget, tokens, {ids[k]: part_of(data[k]) for k in range(n)})
+    selection = noted(selection, index, given=True)
     if problems:
         _LOG.warning("%s", "; ".join(problems))
         selection = selection.with_notes(*(Note("places", one) for one in problems))
@@ -384,7 +386,7 @@ def choose(
     chosen = [row_of[selection.candidates.passage_ids[i]] for i in selection.chosen]
     indices = tuple(documents.places[k] for k in chosen)
     kept = None if documents.metadata is None else [dict(data[k]) for k in chosen]
-    return Choice(selection, indices, notes, tuple(_read(selection, indices, notes, kept, tokens)))
+    return Choice(selection, indices, notes, tuple(_read(selection, blocks, indices, notes, kept, tokens)))
 
 
 def takes_scores(
@@ -453,8 +455,35 @@ def _laid_out(
     return names, {"spans": laid.spans, "documents": laid.spaces}, starts, laid.notes
 
 
+def _by_part(
+    selector: Selector, pool: Candidates, budget: int, counter: TokenCounter, parts: Mapping[str, Part]
+) -> tuple[Selection, Sequence[Block]]:
+    """What is selected, and its blocks: one for each page, section or sheet that metadata name.
+
+    The program reads a document as one text. Where a line is needed on two pages, it is solved again, with
+    what that takes less.
+    """
+    allowed = budget
+    while True:
+        selection = selector.select(pool, allowed, counter)
+        names, of = selection.candidates.ids, selection.candidates.passage_ids
+        places = {names[i]: i for i in selection.chosen}
+        blocks: list[Block] = []
+        for block in selection.blocks:
+            runs: dict[Part, list[int]] = {}
+            for i in (places[one.id] for one in block.parts):
+                runs.setdefault(parts[of[i]], []).append(i)
+            whole = len(runs) == 1
+            blocks += [block] if whole else [merged(selection.candidates, rows)[0] for rows in runs.values()]
+        over = int(counted(counter, [render_context(one.passage for one in blocks)])[0]) - budget
+        if over <= 0 or len(blocks) == len(selection.blocks) or allowed <= over:
+            return selection, blocks
+        allowed -= over
+
+
 def _read(
     selection: Selection,
+    blocks: Sequence[Block],
     indices: Sequence[int],
     notes: Sequence[dict[str, Any]],
     metadata: Sequence[dict[str, Any]] | None,
@@ -463,7 +492,7 @@ def _read(
     """Yield what is to be read; indices, notes and metadata are of what was chosen."""
     of_sentences = selection.candidates.cut_from is not None
     at = {selection.candidates.ids[i]: k for k, i in enumerate(selection.chosen)}
-    for rank, block in enumerate(selection.blocks, start=1):
+    for rank, block in enumerate(blocks, start=1):
         chosen = [at[part.id] for part in block.parts]
         note = {**notes[chosen[0]], "rank": rank}
         is_whole = len(chosen) == 1 and not of_sentences

@@ -37,7 +37,7 @@ _SHORT_HEADING, _LONGER = 6, 8  # words of a line that heads by its looks alone,
 _LONG_CELL = 8  # words: a line with more between two commas is prose
 _CELL, _CELL_LENGTH, _COLUMNS = 6, 40, 12  # words and characters of a cell; columns, where each is a line
 _ABBREVIATED = 5  # characters
-_AMOUNT = re.compile(r"(?:[^\W\d_]{1,3}\s)?[^\w\s]{0,3}\d[\d.,:/\u2019'-]*(?:\s?[^\s\d]{1,6})?")
+_AMOUNT = re.compile(r"(?:[^\W\d_]{1,3}\s)?[^\w\s]{0,3}\d[\d.,:/\u2019'-]*(?:\s?[^\s\d]{1,6}\d?){0,2}")
 _FULL_LINE, _LONG_LINE = 0.7, 200  # share of the longest line, and characters, from which lines are wrapped
 
 
