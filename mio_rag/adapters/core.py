@@ -27,7 +27,16 @@ from mio_rag.adapters.plain import (
     pool_of,
     to_plain,
 )
-from mio_rag.context import Block, RegexCounter, TokenCounter, counted, merged, passage_tokens, render_context
+from mio_rag.context import (
+    Block,
+    Part,
+    RegexCounter,
+    TokenCounter,
+    counted,
+    merged,
+    passage_tokens,
+    render_context,
+)
 from mio_rag.defaults import DEFAULTS
 from mio_rag.errors import InfeasibleError, InputError
 from mio_rag.filters import Filter
@@ -38,7 +47,8 @@ from mio_rag.relevance.model import RelevanceModel
 from mio_rag.retrieval.notes import noted
 from mio_rag.selection.result import Note, Selection
 from mio_rag.selection.selector import Selector
-from mio_rag.stores.cut import Part, are_pieces, lay_out, part_of, rooted
+from mio_rag.stores.cut import Part as Place
+from mio_rag.stores.cut import are_pieces, lay_out, part_of, rooted
 from mio_rag.types import Passage, check_date
 
 if TYPE_CHECKING:
@@ -456,7 +466,7 @@ def _laid_out(
 
 
 def _by_part(
-    selector: Selector, pool: Candidates, budget: int, counter: TokenCounter, parts: Mapping[str, Part]
+    selector: Selector, pool: Candidates, budget: int, counter: TokenCounter, parts: Mapping[str, Place]
 ) -> tuple[Selection, Sequence[Block]]:
     """What is selected, and its blocks: one for each page, section or sheet that metadata name.
 
@@ -470,11 +480,15 @@ def _by_part(
         places = {names[i]: i for i in selection.chosen}
         blocks: list[Block] = []
         for block in selection.blocks:
-            runs: dict[Part, list[int]] = {}
-            for i in (places[one.id] for one in block.parts):
-                runs.setdefault(parts[of[i]], []).append(i)
-            whole = len(runs) == 1
-            blocks += [block] if whole else [merged(selection.candidates, rows)[0] for rows in runs.values()]
+            runs: dict[Place, list[Part]] = {}
+            for one in block.parts:
+                runs.setdefault(parts[of[places[one.id]]], []).append(one)
+            ranges = sorted((min(p.start for p in run), max(p.end for p in run)) for run in runs.values())
+            if len(runs) == 1 or any(a[1] > b[0] for a, b in pairwise(ranges)):  # as parents with children
+                blocks.append(block)
+                continue
+            rows = ([places[one.id] for one in run] for run in runs.values())
+            blocks += [merged(selection.candidates, chosen)[0] for chosen in rows]
         over = int(counted(counter, [render_context(one.passage for one in blocks)])[0]) - budget
         if over <= 0 or len(blocks) == len(selection.blocks) or allowed <= over:
             return selection, blocks
