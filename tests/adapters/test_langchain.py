@@ -106,10 +106,11 @@ def test_scores_of_a_reranker_are_relevance_and_nothing_is_changed(question) -> 
 
 
 def test_what_is_read_of_two_pages_is_two_documents_with_the_header_of_their_table() -> None:
+    head = "Formulary\nDrug\nAdult\nChild\n"
     pages = [
-        "Formulary\nDrug\nAdult\nChild\nAmoxicillin\n200 mg\n50 mg\nNystatin\n356 mg\n134 mg\nIron\n9 mg\n4 mg"
+        f"{head}Amoxicillin\n200 mg\n50 mg\nNystatin\n356 mg\n134 mg\nIron\n9 mg\n4 mg",
+        "Aciclovir\n642 mg\n288 mg\nMidazolam\n668 mg\n302 mg\nZinc\n7 mg\n3 mg",
     ]
-    pages.append("Aciclovir\n642 mg\n288 mg\nMidazolam\n668 mg\n302 mg\nZinc\n7 mg\n3 mg")
     given = [Document(page_content=t, metadata={"source": "f.pdf", "page": k}) for k, t in enumerate(pages)]
     found = SelectionCompressor(budget=90).compress_documents(
         given, "What is the dose of Midazolam for a child?"
