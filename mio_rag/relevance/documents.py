@@ -77,6 +77,12 @@ _REPEATED, _FAR_BELOW = (
     0.4,
     8.0,
 )  # Jaccard similarity of the same said of another day; log scores below the best
+#: A code that names one thing, as "AC-021" or "E17"; how many units may have it, how far these stand above.
+_CODE = pattern(
+    r"(?<![^\W_]|[-./])(?!(?i:fy|cy|q|h|v)[-./]?\d)"
+    r"[^\W\d_]{1,6}(?:[-./]\d{1,7}|\d{2,7})(?:[-./]\d{1,7})*(?![^\W_]|[-./]\w)"
+)
+_RARE, _CODED = 3, 0.5
 _NUMBERED = 6.0  # log score by which units of a part that is named by its number stand above all others
 _WEAK, _LEAST = (
     1.5,
@@ -135,6 +141,8 @@ class DocumentModel:
         if not z.size:
             return z
         z = _with_rows(pool, _newest_first(pool, _with_versions(pool, z)))
+        if (coded := _with_code(pool)).any():
+            z[coded] = np.maximum(z[coded], z.max() + _CODED)
         if (own := _of_number(pool)).any():
             z[own] = z.max() + _NUMBERED + (z[own] - z[own].max()) / 4
         return logistic(self.level + self.slope * (z - z.max()))
@@ -370,6 +378,24 @@ def _rows_of(text: str, spans: bytes) -> list[tuple[int, frozenset[str]]]:
     units = [text[a:b] for a, b in np.frombuffer(spans, dtype=np.int64).reshape(-1, 2).tolist()]
     rows = [(k, one.lower()) for k, one in enumerate(units) if " | " in one]
     return [(k, frozenset(_WORD.findall(one))) for k, one in rows]
+
+
+def _with_code(pool: Pool) -> NDArray[np.bool_]:
+    """Which units have a code of the question, as "AC-021", that hardly any other has."""
+    units = pool.sentences
+    assert units is not None
+    found = np.zeros(len(units.owners), dtype=bool)
+    for code in {one[0] for one in _CODE.finditer(pool.question)}:
+        word = re.compile(rf"(?<![^\W_]){re.escape(code)}(?![^\W_]|[-./]\w)", re.IGNORECASE)
+        rows = [i for i, text in enumerate(pool.texts) if word.search(text)]
+        held = [
+            k
+            for k in np.flatnonzero(np.isin(units.owners, rows)).tolist()
+            if word.search(pool.texts[units.owners[k]][slice(*units.spans[k].tolist())])
+        ]
+        if len(held) <= _RARE:
+            found[held] = True
+    return found
 
 
 def _of_number(pool: Pool) -> NDArray[np.bool_]:
