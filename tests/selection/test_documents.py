@@ -300,3 +300,14 @@ def test_the_most_likely_text_is_read_where_it_fits_and_noted_where_not(tmp_path
     assert "which is read if it fits" in small.explain()
     assert "Shunter | 12" in large.context
     assert not any("most likely text" in note for one in (small, large) for note in one.notes)
+
+
+def test_a_row_is_read_by_its_code(tmp_path: Path) -> None:
+    rows = "".join(f"| AC-{k:03} | Hall {k % 7} | 0{1 + k % 9}.2026 |\n" for k in range(10, 60))
+    (tmp_path / "register.md").write_text(
+        "# Autoclaves\n\nAll autoclaves of the chain with the date of their next service.\n\n"
+        f"| Autoclave | Place | Next service |\n|---|---|---|\n{rows}"
+    )
+    docs = Collection(tmp_path, embedder="minilm")
+    for code in ("AC-010", "AC-021", "AC-044", "AC-059"):
+        assert f"{code} |" in docs.select(f"When is the next service of autoclave {code}?", budget=50).context
