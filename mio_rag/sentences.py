@@ -564,6 +564,12 @@ def same_name(title: str, source: str, other_title: str, other_source: str) -> b
     return any(a == b != frozenset() for a, b in pairs) and all(a <= b or b <= a for a, b in pairs)
 
 
+def called_alike(one: Names, other: Names) -> bool:
+    """Whether two documents have the same name, or are of a series by their titles: "Minutes of 12 March"."""
+    alike = is_series(one[0], "") and bare_name(one[0]) == bare_name(other[0])
+    return alike or same_name(*one[:2], *other[:2])
+
+
 def is_marked_version(title: str, source: str) -> bool:
     """Whether names say that this is a version: "v2", "old", or a kind that is replaced, such as a policy."""
     return any(edition(title, source))

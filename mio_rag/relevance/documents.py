@@ -52,6 +52,7 @@ from mio_rag.sentences import (
     are_versions,
     asks_for_older,
     bare_name,
+    called_alike,
     marks_of,
     may_compare,
     names_time,
@@ -308,7 +309,7 @@ def _newest_first(pool: Pool, z: FloatArray) -> FloatArray:
         name: in_force(name, question)
         for name in {*names}
         if name[2] > ""
-        and (same_name(*name[:2], *own[:2]) or same_name(name[0], _DIGITS.sub("", name[1]), own[0], bare))
+        and (called_alike(name, own) or same_name(name[0], _DIGITS.sub("", name[1]), own[0], bare))
     }
     best, rank = first, ranks.get(own, ())
     for k in np.flatnonzero(z > z[first] - _FAR_BELOW).tolist() if figures and len(ranks) > 1 else ():

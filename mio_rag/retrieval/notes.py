@@ -28,10 +28,10 @@ from mio_rag.sentences import (
     Names,
     are_versions,
     bare_name,
+    called_alike,
     is_replaced_kind,
     marks_of,
     may_compare,
-    same_name,
 )
 from mio_rag.types import moment
 
@@ -172,7 +172,7 @@ def _of_other_versions(selection: Selection, index: CorpusIndex) -> Iterator[Not
             continue
         if asked and not index.is_store:  # before it says that none is of that time
             known = dict.fromkeys((p.title, p.source, p.date) for p in index.passages)
-        versions = [v for v in known if v[1] != source and is_ordered(v, one) and same_name(*v[:2], *one[:2])]
+        versions = [v for v in known if v[1] != source and is_ordered(v, one) and called_alike(v, one)]
         series = [v for v in versions if not are_versions(*v[:2], *one[:2])]
         best = max({*versions} - {*series}, key=lambda v: in_force(v, question), default=None)
         if asked:
