@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mio_rag.errors import InputError, choose
+from mio_rag.errors import InputError, SolverError, choose
 from mio_rag.formulations.linearize import Linearization, linearize
 from mio_rag.formulations.program import SelectionProgram
 from mio_rag.solvers.capabilities import check_installed, is_usable
@@ -94,11 +94,14 @@ def check_name(solver: str) -> None:
 
 
 def solve(
-    program: SelectionProgram, solver: str = "auto", options: SolveOptions | None = None
+    program: SelectionProgram,
+    solver: str | Callable[[SelectionProgram, SolveOptions], SolveResult] = "auto",
+    options: SolveOptions | None = None,
 ) -> SolveResult:
     """Solve a selection program.
 
     solver: "auto", one of `solvers()`, or "pyomo:NAME": highs, cbc, cplex, glpk, gurobi, scip or xpress.
+        Or your own, a function (program, options) -> SolveResult, whose selection is checked.
     options: limits and tolerances; by default ten seconds, exact, one thread.
 
     Infeasibility and limits are statuses of the result. Raises `InputError` if the solver is unknown, cannot
@@ -112,6 +115,8 @@ def solve(
             f"program is a {type(program).__name__}, expected a SelectionProgram: "
             "SelectionProgram.from_dict(data) makes one of a dict"
         )
+    if not isinstance(solver, str) and callable(solver):
+        return _checked(program, solver(program, options))
     check_name(solver)
     name = resolve(program, solver)
     most, free = _BY_NAME[name.partition(":")[0]].max_free, int(program.free.size)
@@ -120,6 +125,19 @@ def solve(
             f"{name} enumerates at most {most} free items, this program has {free}: use solver='highs'"
         )
     return _load(name)(program, options)
+
+
+def _checked(program: SelectionProgram, result: SolveResult) -> SolveResult:
+    """What a solver of one's own returned, if its selection is one and worth what it says."""
+    if not isinstance(result, SolveResult):
+        raise InputError(f"the solver returned a {type(result).__name__}, expected a SolveResult")
+    if result.x is not None:
+        broken, worth = program.violations(result.x), program.objective(result.x)
+        if result.objective is None or abs(result.objective - worth) > 1e-6 * max(1.0, abs(worth)):
+            broken = [*broken, f"it is worth {worth:.6g}, not {result.objective}"]
+        if broken:
+            raise SolverError(f"the solver's selection does not hold: {'; '.join(map(str, broken))}")
+    return result
 
 
 def _load(name: str) -> Callable[[SelectionProgram, SolveOptions], SolveResult]:

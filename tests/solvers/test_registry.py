@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import tomllib
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from mio_rag.errors import InputError, MissingExtraError
+from mio_rag.errors import InputError, MissingExtraError, SolverError
 from mio_rag.formulations import SelectionProgram
 from mio_rag.solvers import SolveOptions, capabilities, resolve, solve, solvers, write_model
 from mio_rag.solvers.registry import check_name
@@ -162,3 +163,13 @@ def test_models_are_written_for_other_solvers(form, ending: str, tmp_path: Path)
     for wrong in (tmp_path / "model.txt", tmp_path / "none" / "model.lp"):
         with pytest.raises(InputError, match="be written"):
             write_model(given, wrong)
+
+
+def test_a_solver_of_ones_own_is_asked_and_checked() -> None:
+    program = SelectionProgram([0.9, 0.8], [[0, 0.1], [0.1, 0]], [60, 50], 80)
+    right = solve(program, lambda p, o: solve(p, "highs", o))
+    assert right.objective == pytest.approx(0.9)
+    with pytest.raises(SolverError, match="it is worth 0.9, not 2"):
+        solve(program, lambda p, o: replace(right, objective=2.0))
+    with pytest.raises(SolverError, match="does not hold"):
+        solve(program, lambda p, o: replace(right, x=np.ones(2, dtype=np.int8)))
