@@ -169,7 +169,7 @@ def test_a_solver_of_ones_own_is_asked_and_checked() -> None:
     program = SelectionProgram([0.9, 0.8], [[0, 0.1], [0.1, 0]], [60, 50], 80)
     right = solve(program, lambda p, o: solve(p, "highs", o))
     assert right.objective == pytest.approx(0.9)
-    with pytest.raises(SolverError, match="it is worth 0.9, not 2"):
+    with pytest.raises(SolverError, match=r"it is worth 0\.9, not 2"):
         solve(program, lambda p, o: replace(right, objective=2.0))
     with pytest.raises(SolverError, match="does not hold"):
         solve(program, lambda p, o: replace(right, x=np.ones(2, dtype=np.int8)))
