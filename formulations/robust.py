@@ -126,6 +126,8 @@ def worst_similarity(embeddings: ArrayLike, uncertainty: UncertaintySet) -> Floa
     mu = np.asarray(embeddings, dtype=np.float64)
     n = mu.shape[0]
     loss = uncertainty.support(mu, n)  # loss[j, i] = h_i(mu_j)
+    if uncertainty.deviations == 1:  # one of the two stays where it is
+        return np.asarray(mu @ mu.T + np.maximum(loss, loss.T))
     return np.asarray(mu @ mu.T + loss + loss.T + uncertainty.bilinear(n, mu.shape[1]))
 
 

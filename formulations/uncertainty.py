@@ -365,7 +365,10 @@ def _of_base(name: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True, eq=False)
 class DeviationBudget(UncertaintySet):
-    """At most `gamma` >= 0 of the chosen passages deviate, each within the set `base`."""
+    """At most `gamma` >= 0 of the chosen passages deviate, each within the set `base`.
+
+    A term has two passages at most: termwise, all gamma from 2 on are the same.
+    """
 
     base: UncertaintySet
     gamma: int = 1

@@ -20,6 +20,7 @@ from mio_rag.formulations import (
     UncertaintySet,
     uncertainty_from_dict,
 )
+from mio_rag.formulations.robust import worst_similarity
 
 D = 6
 FACTOR = np.random.default_rng(5).normal(size=(D, 4))
@@ -159,3 +160,9 @@ def test_sets_survive_json(name: str) -> None:
 def test_malformed_sets_say_what_is_wrong(make, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize(("gamma", "worst"), [(0, 0.6), (1, 0.7), (2, 0.81), (9, 0.81)])
+def test_as_many_of_a_pair_deviate_as_may(gamma: int, worst: float) -> None:
+    found = worst_similarity([[1, 0], [0.6, 0.8]], DeviationBudget(NormBall(0.1), gamma))
+    assert found[0, 1] == pytest.approx(worst)
