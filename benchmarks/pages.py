@@ -1,8 +1,6 @@
-"""Fill the tables of the guide's pages from results of studies: `python -m benchmarks.pages`.
+"""Fill the tables of the guide's pages from benchmarks/published: `python -m benchmarks.pages`.
 
-A table follows a line `<!-- study: RESULT "TITLE" "COLUMN,COLUMN+" "ROW;ROW" -->`: RESULT is a file of
-`benchmarks/published`, the tables.json of a run. A plus takes the differences, too. Columns and rows
-may be left out: all.
+`<!-- study: RESULT "TITLE" "COLUMN,COLUMN+" "ROW;ROW" -->` stands above each; a plus takes differences, too.
 """
 
 import json
