@@ -201,6 +201,8 @@ def _evaluated(call: o.Call, asked: _Asked) -> tuple[Report, EvaluationSettings]
 
 def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
     """Run a study: its commands, the harness once for each reader, then its tables and figures."""
+    if asked.methods != ",".join(DEFAULT_METHODS):
+        raise InputError("--study compares methods of its own: leave out --methods, or --study")
     folder = asked.out
     call.limit = study.limit if call.limit is None else call.limit
     call.set = [*study.set, *(call.set or ())]

@@ -209,6 +209,7 @@ def test_a_study_of_a_small_set_learns_from_two_thirds_or_refuses_at_once(tmp_pa
         (("--measure", "judge=nothing-like-it"), "nothing-like-it"),
         (("--budget", "0"), "--budget"),
         (("--model", "nothing:x"), "nothing"),
+        (("--methods", "mio"), "leave out --methods"),
     ):
         assert said in " ".join(refused(here(*command, *more))), said
         assert not out.exists()
