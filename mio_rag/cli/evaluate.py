@@ -96,6 +96,8 @@ def evaluate(
         _print_list(call.output)
         return
     if study is not None:
+        if methods != ",".join(DEFAULT_METHODS):
+            raise InputError("--study compares methods of its own: leave out --methods, or --study")
         asked = _Asked(path, "", budgets, model, answer, None, measure, keep_choices, out)
         _print_study(call, asked, load_study(study))
         return
@@ -201,8 +203,6 @@ def _evaluated(call: o.Call, asked: _Asked) -> tuple[Report, EvaluationSettings]
 
 def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
     """Run a study: its commands, the harness once for each reader, then its tables and figures."""
-    if asked.methods != ",".join(DEFAULT_METHODS):
-        raise InputError("--study compares methods of its own: leave out --methods, or --study")
     folder = asked.out
     call.limit = study.limit if call.limit is None else call.limit
     call.set = [*study.set, *(call.set or ())]
