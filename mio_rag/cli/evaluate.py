@@ -21,7 +21,7 @@ from mio_rag.corpora.dataset import Dataset
 from mio_rag.corpora.load import closed_book as without_corpus
 from mio_rag.corpora.load import shuffle_choices, write_questions
 from mio_rag.defaults import DEFAULTS
-from mio_rag.errors import InputError, MissingExtraError, collect
+from mio_rag.errors import InputError, MissingExtraError, collect, require
 from mio_rag.evaluation import statistics
 from mio_rag.evaluation.contenders import DEFAULT_METHODS, TOTALS, check_methods
 from mio_rag.evaluation.harness import EvaluationSettings, Report, evaluate_and_report
@@ -213,6 +213,8 @@ def _print_study(call: o.Call, asked: _Asked, study: Study) -> None:
     )  # fmt: skip
     if asked.path is None and study.learn:
         raise InputError("PATH is missing: this study needs documents with questions, for instance demo")
+    if any("fit settings" in command for command in study.prepare):  # told now, before a folder is made
+        require("optuna", "tune", "this study")
     for model in models:
         one = dataclasses.replace(asked, model=model, out=folder / "run" if call.resume else folder)
         _checked(call, one)

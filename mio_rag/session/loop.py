@@ -20,9 +20,10 @@ from mio_rag.generation.protocol import CHOICE_TOKENS, window_room
 from mio_rag.retrieval.retriever import Retriever
 from mio_rag.selection.result import Selection
 from mio_rag.session.budget import Budget, Call, Costs, LimitReached, Limits, Models, Replies, Reply, Spent
-from mio_rag.session.state import Action, Decider, Fact, Learner, Result, State
-from mio_rag.session.tools import Equipment, Job, Nothing, asks, check_action, find_tool, missing_inputs
+from mio_rag.session.state import TYPES, Action, Decider, Fact, Learner, Result, State, Value
+from mio_rag.session.tools import Equipment, Job, Nothing, Tool, asks, find_tool
 from mio_rag.session.trace import Outcome, trace_of
+from mio_rag.session.workflow import check_action
 from mio_rag.types import GenerationError, Question
 
 _NOTES = 208  # tokens for notes and answers to sub-questions, next to the evidence
@@ -262,7 +263,7 @@ class Session:
             result.branch = branch = budget.branch(action.model)
             result.costs = branch.costs
             values = state.values([i for i in action.inputs if state.has_ended(i)])
-            if missing := missing_inputs(tool, values):
+            if missing := _missing(tool, values):
                 raise Nothing(f"what it needs was dropped: {', '.join(missing)}")
             lost = [r for r in map(state.results.get, action.inputs) if r is not None and r.error is not None]
             if action.final and lost and not values and not self.falls_back:
@@ -315,6 +316,12 @@ def _abandon(state: State, result: Result, why: str) -> None:
     state.results[result.action.id] = late
     if result.release is not None:
         result.release()
+
+
+def _missing(tool: Tool, values: Sequence[Value]) -> list[str]:
+    """Types that a tool needs and has none of."""
+    needed = [kind for kind, (least, _) in tool.takes.items() if least]
+    return [kind for kind in needed if not any(isinstance(value, TYPES[kind]) for value in values)]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mio_rag.context import SEPARATOR, render_context
-from mio_rag.errors import InfeasibleError, InputError, UnsuitableModelError, choose
+from mio_rag.errors import InfeasibleError, InputError, UnsuitableModelError
 from mio_rag.generation import Prompt, build_prompt
 from mio_rag.generation.protocol import LETTERS
 from mio_rag.pool import Candidates
@@ -43,8 +43,6 @@ from mio_rag.session.search import (
 )
 from mio_rag.session.state import (
     NOTES_ID,
-    TYPES,
-    Action,
     Fact,
     Facts,
     Memory,
@@ -428,8 +426,8 @@ def _picked(job: Job, pool: Candidates, tokens: int) -> Candidates:
         job.branch.budget.step()
         said = job.branch.generate("pick", prompt, _PICK_TOKENS).text
     except LimitReached as limit:
-        said = ""
-        job.note(f"limit of {limit}")
+        job.note(f"limit of {limit}: no model chose, all are read")
+        return ranked.take(list(shown.chosen))
     named = {int(number) for number in re.findall(r"\d{1,3}", said)} & set(range(1, len(texts) + 1))
     job.note(
         f"the model chose {len(named)} of {len(texts)}" if named else "the model chose none: all are read"
@@ -684,47 +682,18 @@ _INNER = (
 )
 #: Those that workflows name.
 TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _TOOLS}
-_EVERY = {**TOOLS, **{tool.name: tool for tool in _INNER}}
-
-
-#: Settings of actions that only deciders give, next to those that workflows may give.
-_BY_DECIDERS: Mapping[str, tuple[str, ...]] = {
-    "retrieve": ("weights", "alone"),
-    "select": ("tier", "more"),
-    "answer": ("draft", "loop", "max_notes"),
-}
-_BY_ANY = ("notes", "max_tokens", "token_price")
+EVERY = {**TOOLS, **{tool.name: tool for tool in _INNER}}
 
 
 def find_tool(name: str) -> Tool:
     """The tool of a name."""
-    return _EVERY[name]
-
-
-def check_action(action: Action) -> None:
-    """Raise `InputError` for an action of a decider that names no tool, or a setting without effect."""
-    if action.do not in _EVERY:
-        raise InputError(f"action '{action.id}' is to do '{action.do}': {choose(action.do, _EVERY)}")
-    if action.do not in TOOLS:
-        return
-    known = (*TOOLS[action.do].settings, *_BY_DECIDERS.get(action.do, ()), *_BY_ANY)
-    for name in action.settings:
-        if name not in known:
-            raise InputError(
-                f"action '{action.id}' ({action.do}) has a setting '{name}': {choose(name, known)}"
-            )
+    return EVERY[name]
 
 
 def asks(do: str, settings: Mapping[str, Any]) -> bool:
     """Whether a tool with these settings asks a language model before the answer."""
     return (
-        _EVERY[do].asks
+        EVERY[do].asks
         or settings.get("by") == "model"
         or any(one.needs_model for one in strategies_of(settings))
     )
-
-
-def missing_inputs(tool: Tool, values: Sequence[Value]) -> list[str]:
-    """Types that a tool needs and has none of."""
-    needed = [kind for kind, (least, _) in tool.takes.items() if least]
-    return [kind for kind in needed if not any(isinstance(value, TYPES[kind]) for value in values)]

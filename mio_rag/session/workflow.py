@@ -31,7 +31,8 @@ from mio_rag.retrieval.index import CorpusIndex
 from mio_rag.selection.selector import Selector
 from mio_rag.session.budget import Prices
 from mio_rag.session.search import strategies_of
-from mio_rag.session.tools import TOOLS, asks, number
+from mio_rag.session.state import Action
+from mio_rag.session.tools import EVERY, TOOLS, asks, number
 from mio_rag.session.trace import Step
 from mio_rag.settings import Settings
 from mio_rag.storage import read_json
@@ -490,3 +491,26 @@ def workflow_text(workflow: Workflow, indent: str = "") -> str:
             elif len(indent) < 12:
                 lines.append(workflow_text(below, indent + "      "))
     return "\n".join(lines)
+
+
+#: Settings of actions that only deciders give, next to those that workflows may give.
+_BY_DECIDERS: Mapping[str, tuple[str, ...]] = {
+    "retrieve": ("weights", "alone"),
+    "select": ("tier", "more"),
+    "answer": ("draft", "loop", "max_notes"),
+}
+_BY_ANY = ("notes", "max_tokens", "token_price")
+
+
+def check_action(action: Action) -> None:
+    """Raise `InputError` for an action of a decider that names no tool, or a setting without effect."""
+    if action.do not in EVERY:
+        raise InputError(f"action '{action.id}' is to do '{action.do}': {choose(action.do, EVERY)}")
+    if action.do not in TOOLS:
+        return
+    known = (*TOOLS[action.do].settings, *_BY_DECIDERS.get(action.do, ()), *_BY_ANY)
+    for name in action.settings:
+        if name not in known:
+            raise InputError(
+                f"action '{action.id}' ({action.do}) has a setting '{name}': {choose(name, known)}"
+            )
