@@ -492,7 +492,7 @@ def _by_part(
         over = int(counted(counter, [render_context(one.passage for one in blocks)])[0]) - budget
         if over <= 0 or len(blocks) == len(selection.blocks) or allowed <= over:
             return selection, blocks
-        allowed -= over
+        allowed = min(allowed, selection.tokens_used) - over
 
 
 def _read(
