@@ -490,9 +490,10 @@ def _by_part(
             rows = ([places[one.id] for one in run] for run in runs.values())
             blocks += [merged(selection.candidates, chosen)[0] for chosen in rows]
         over = int(counted(counter, [render_context(one.passage for one in blocks)])[0]) - budget
-        if over <= 0 or len(blocks) == len(selection.blocks) or allowed <= over:
+        if over <= 0 or len(blocks) == len(selection.blocks):
             return selection, blocks
-        allowed = min(allowed, selection.tokens_used) - over
+        if (allowed := min(allowed, selection.tokens_used) - over) < 1:  # the budget holds, pages or not
+            return selection, selection.blocks
 
 
 def _read(

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from mio_rag.context import RegexCounter
 from mio_rag.corpora.dataset import Dataset
 from mio_rag.errors import InfeasibleError
 from tests.adapters.conftest import Counting, check_notes
@@ -118,3 +119,8 @@ def test_what_is_read_of_two_pages_is_two_documents_with_the_header_of_their_tab
     texts = {one.metadata["page"]: one.page_content for one in found}
     assert "Midazolam|668 mg|302 mg" in texts[1]
     assert "Midazolam" not in texts.get(0, "")
+    for budget in (5, 20, 35, 50):  # the header stands twice, and the budget holds
+        read = SelectionCompressor(budget=budget).compress_documents(
+            given, "Midazolam and Nystatin for a child?"
+        )
+        assert RegexCounter().count(["\n\n".join(one.page_content for one in read)])[0] <= budget
